@@ -10,6 +10,5 @@ __all__, __getattr__ = lazy_attributes(
         "CaptionBatch": "bulk",
         "Captioner": "inference",
         "LiteCaptioner": "litert",
-        "Regions": "data.regions",
     },
 )

@@ -76,7 +76,7 @@ def caption_bulk(config):
     """
     check_options(
         config,
-        ("regions", "overlay", "min_score", "n_best", "json", "jit_compile"),
+        ("overlay", "overlay_words", "min_score", "n_best", "json", "jit_compile"),
     )
     filesystem, paths = located_all(config.images)
     read = functools.partial(_inputs, config, filesystem, paths)

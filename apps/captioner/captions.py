@@ -31,11 +31,8 @@ class Caption:
         mean_log_probability: Mean over the words and the end token. The larger it is,
             the more confident the model is.
         probabilities: Probability of each word, given those before it.
-        weights: Attention maps `(len(words), rows, columns)`, or, for detected regions,
-            `(len(words), R)`. Each map sums to one; with a visual sentinel, to one
-            minus the weight of the sentinel.
-        boxes: Boxes of detected regions `(R, 4)`: left, top, right and bottom as
-            fractions of width and height; otherwise `None`.
+        weights: Attention maps `(len(words), rows, columns)`. Each map sums to one;
+            with a visual sentinel, to one minus the weight of the sentinel.
         sentinel: With adaptive attention, the weight of the visual sentinel for each
             word: the share of the attention that is not on the image; otherwise
             `None`.
@@ -50,15 +47,12 @@ class Caption:
     mean_log_probability: float
     probabilities: list
     weights: np.ndarray
-    boxes: np.ndarray | None = None
     sentinel: list | None = None
     unsure: bool | None = None
 
     def details(self):
         """Return everything as a dict that JSON can hold."""
         optional = {}
-        if self.boxes is not None:
-            optional["boxes"] = self.boxes.astype(float).round(4).tolist()
         if self.sentinel is not None:
             optional["sentinel"] = [round(x, 4) for x in self.sentinel]
         if self.unsure is not None:
@@ -86,7 +80,7 @@ class BaseCaptioner:
         tokenizer: The `Vocabulary`.
         image_size: Images are resized to a square of this side in pixels.
         max_length: Maximum number of words of a caption.
-        grid: Numbers of rows and columns of the regions; `None` for detected regions.
+        grid: Numbers of rows and columns of the regions.
         has_sentinel: Whether the last of the weights is that of a visual sentinel.
     """
 
@@ -124,23 +118,19 @@ class BaseCaptioner:
         n_best=1,
         batch_size=64,
         maps="weights",
-        regions=None,
         **search,
     ):
         """Caption any number of images.
 
         Args:
             images: Iterable of images, as for `caption`. The images of a list are read
-                ahead, while those before them are captioned. For a model of detected
-                regions: paths of images, paths of files of regions, or `Regions`.
+                ahead, while those before them are captioned.
             n_best: Captions of an image, at most the beam width. There are fewer where
                 the search finds fewer.
             batch_size: Batch size, in images.
             maps: Attention maps to return: `"weights"`, or `"probabilities"`. They
                 differ for hard attention, whose weights are one-hot, and for adaptive
                 attention, whose weights sum to one minus that of the sentinel.
-            regions: Folder with the files of detected regions, by default the folder of
-                each image; only for a model of detected regions.
             **search: Options of the beam search: `beam_size` (5), where 1 is greedy
                 search; `length_penalty` (0.7), which ranks hypotheses by
                 log-probability / length ** penalty; `no_repeat_ngrams` (3), the length
@@ -152,44 +142,23 @@ class BaseCaptioner:
             `Caption`s, best first, or the `ImageError` of an image that cannot be read.
 
         Raises:
-            ValueError: If an option is out of range, `images` is a single path, or
-                regions are given to a model that computes them from images.
+            ValueError: If an option is out of range, or `images` is a single path.
         """
         check_several(images)
-        if regions is not None and self.grid is not None:
-            raise UserError(
-                "regions must not be given to a model that computes them from images. "
-                f"Received: {str(regions)!r}"
-            )
         search = self.search_options(**search)
         check_n_best(n_best, search)
         check_batch_size(batch_size)
         check_maps(maps)
-        yield from self._caption_each(images, n_best, batch_size, maps, regions, search)
+        yield from self._caption_each(images, n_best, batch_size, maps, search)
 
-    def _caption_each(self, images, n_best, batch_size, maps, regions, search):
-        """Caption images with checked options; see `caption_each`.
-
-        Args:
-            images, n_best, batch_size, maps, regions: As for `caption_each`.
-            search: All options of the beam search.
-        """
+    def _caption_each(self, images, n_best, batch_size, maps, search):
+        """Caption images with checked options; `search` has all of the search."""
         raise NotImplementedError
 
-    def captions_of(self, outputs, n_best=1, boxes=None):
-        """Return, for every image of a search, its best `Caption`s.
-
-        Args:
-            outputs: Dict of arrays, the result of the search.
-            n_best: Maximum number of captions of an image.
-            boxes: For each image, the boxes of its detected regions, if any.
-        """
+    def captions_of(self, outputs, n_best=1):
+        """Return, for every image of a search, its best `Caption`s."""
         found = hypotheses(outputs, n_best)
-        boxes = [None] * len(found) if boxes is None else boxes
-        return [
-            [self._caption(hypothesis, image_boxes) for hypothesis in ranked]
-            for ranked, image_boxes in zip(found, boxes, strict=True)
-        ]
+        return [list(map(self._caption, ranked)) for ranked in found]
 
     def words_of(self, token_ids):
         """Return the words of one sequence of a search, `max_length` at most."""
@@ -203,13 +172,11 @@ class BaseCaptioner:
         except ImageError as error:
             return error
 
-    def _caption(self, hypothesis, boxes=None):
+    def _caption(self, hypothesis):
         words = self.words_of(hypothesis.token_ids)
         maps, sentinel = hypothesis.weights[: len(words)], None
         if self.has_sentinel:
             maps, sentinel = maps[:, :-1], maps[:, -1].tolist()
-        is_grid = boxes is None
-        maps = maps.reshape(-1, *self.grid) if is_grid else maps[:, : len(boxes)]
         caption = Caption(
             text=detokenize(words),
             words=words,
@@ -220,8 +187,7 @@ class BaseCaptioner:
                 hypothesis.token_log_probabilities[: len(words)]
             ).tolist(),
             # A view would keep the maps of the whole batch in memory.
-            weights=maps.copy(),
-            boxes=boxes,
+            weights=maps.reshape(-1, *self.grid).copy(),
             sentinel=sentinel,
         )
         return self.marked(caption)

@@ -58,11 +58,6 @@ class ModelConfig:
     preprocessing: Literal["own", "none", "unit", "tf", "torch", "caffe"] = "own"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
-    #: Depth of the features of detected regions, set by --regions; 0 if the backbone
-    #: computes the regions.
-    region_depth: Annotated[int, Range(0, MAX_UNITS)] = 0
-    #: Maximum number of detected regions of an image; the first ones are used.
-    max_regions: Annotated[int, Range(1, 4096)] = 100
     #: Depth to which the regions are projected; 0 keeps the depth of the backbone.
     region_units: Annotated[int, Range(0, MAX_UNITS)] = 512
     #: Decoder. recurrent: an LSTM with additive attention, as in the paper.
@@ -129,7 +124,6 @@ class ModelConfig:
 # Options of a model that do not change its weights.
 RUNTIME_OPTIONS = (
     "image_size",
-    "max_regions",
     "attention",
     "estimator",
     "soft_probability",
@@ -155,14 +149,10 @@ class CaptionTrainingOptions:
     #: set. With 2, twice; with 0.5, through another random half of it in every epoch.
     #: By default 1 each.
     data_weights: tuple[Weight, ...] = ()
-    #: Folder with the files of detected regions, which replace the CNN: for the image
-    #: dog.jpg a file dog.npz with the arrays features (R, D) and boxes (R, 4): left,
-    #: top, right and bottom as fractions of width and height. Fine-tuning is skipped.
-    regions: Path | None = None
     model: ModelConfig = ModelConfig()
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
     #: CNN included, and its vocabulary, to which new words are added. Of the options of
-    #: the model, these may differ from the preset: image-size, max-regions, estimator,
+    #: the model, these may differ from the preset: image-size, estimator,
     #: soft-probability, inference, dropout, max-length, and attention (soft or hard).
     from_preset: str | None = None
     #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
@@ -345,9 +335,6 @@ class CaptionConfig:
     images: Positional[tuple[Path, ...]]
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
-    #: Folder with the files of detected regions, for a model that was trained
-    #: with --regions. By default, the file of an image is in the folder of the image.
-    regions: Path | None = None
     #: Write to this file instead of standard output: one JSON object per line, with
     #: photo, model, options (those that differ from the defaults), caption and
     #: mean_log_probability, or error. If the file exists, the images that have captions
@@ -357,8 +344,11 @@ class CaptionConfig:
     #: now. If it is higher, captions with a mean_log_probability below it are removed.
     output: Path | None = None
     #: Output file for the overlay of the attention; for several images, an output
-    #: folder, which must not be that of the images.
+    #: folder, which must not be that of the images. The formats are PNG, JPEG and PDF.
     overlay: Path | None = None
+    #: Words in the overlay: all, or content, without function words such as "a", "of"
+    #: and "is".
+    overlay_words: Literal["all", "content"] = "all"
     #: Minimum mean_log_probability of a caption, such as -0.8. Captions below it are
     #: left out; a warning names each image that has no caption left. In JSON, such an
     #: image has the caption null and the mean_log_probability of its best caption. To
@@ -397,9 +387,6 @@ class EvaluateConfig:
     split: str = "dev"
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
-    #: Folder with the files of detected regions, for a model that was trained
-    #: with --regions. By default, the file of an image is in the folder of the image.
-    regions: Path | None = None
     #: Maximum share of unreadable images, which are left out.
     max_unreadable: Fraction = 0.01
     #: Write the captions to this file in COCO's results format.
@@ -425,9 +412,6 @@ class CalibrateConfig(CalibrationOptions):
     split: str = "dev"
     #: Maximum share of unreadable images, which are left out.
     max_unreadable: Fraction = 0.01
-    #: Folder with the files of detected regions, for a model that was trained
-    #: with --regions.
-    regions: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)

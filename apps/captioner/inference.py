@@ -11,7 +11,6 @@ import keras
 import numpy as np
 from keras_attention_apps.captioner.captions import BaseCaptioner, check_maps
 from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, ModelConfig
-from keras_attention_apps.captioner.data.regions import padded, read_regions
 from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.network import build_network
 from keras_attention_apps.captioner.network.base import CaptionEnsemble
@@ -108,7 +107,7 @@ class Captioner(BaseCaptioner, Task):
         ours, theirs = self.network.backbone, other.network.backbone
         inputs = [
             (
-                *(x.image_size, x.grid, x.config.region_depth, x.has_sentinel),
+                *(x.image_size, x.grid, x.has_sentinel),
                 *(x.config.preprocessing, x.network.backbone.encoder),
             )
             for x in (self, other)
@@ -181,11 +180,9 @@ class Captioner(BaseCaptioner, Task):
 
     @property
     def grid(self):
-        if self.config.region_depth:
-            return None
         return self.network.backbone.rows, self.network.backbone.columns
 
-    def _caption_each(self, images, n_best, batch_size, maps, regions, search):
+    def _caption_each(self, images, n_best, batch_size, maps, search):
         self.network.backbone.freeze()
         search_model = self.search_model(**search, maps=maps)
         # A generator may need the captions of these images for its next one.
@@ -195,7 +192,7 @@ class Captioner(BaseCaptioner, Task):
 
         def next_batch():
             batch = list(itertools.islice(images, batch_size))
-            return batch, readers.map(self._read, batch, itertools.repeat(regions))
+            return batch, readers.map(self._read, batch)
 
         try:
             batch, read = next_batch()
@@ -214,38 +211,20 @@ class Captioner(BaseCaptioner, Task):
         finally:
             readers.shutdown(cancel_futures=True)
 
-    def _read(self, image, regions=None):
-        if not self.config.region_depth:
-            return super()._read(image)
-        try:
-            return read_regions(
-                image,
-                regions,
-                depth=self.config.region_depth,
-                most=self.config.max_regions,
-            )
-        except ImageError as error:
-            return error
-
     def _search(self, search_model, images, batch_size, n_best):
-        """Return the captions of images, which are arrays or `Regions`."""
-        if self.config.region_depth:
-            boxes = [image.boxes for image in images]
-            images = [padded(x.features, self.config.max_regions) for x in images]
-        else:
-            boxes = None
+        """Return the captions of a list of arrays."""
         arrays = np.stack(images)
         if self.jit_compile:
             # XLA compiles for every batch size, so there are only a few.
             rows = power_of_two(len(images), batch_size)
             arrays = np.resize(arrays, (rows, *arrays.shape[1:]))
-        features = arrays if boxes else self._features(arrays)
+        features = self._features(arrays)
         outputs = search_model.predict_on_batch({"features": features})
         found = {
             name: keras.ops.convert_to_numpy(x)[: len(images)]
             for name, x in outputs.items()
         }
-        return self.captions_of(found, n_best, boxes)
+        return self.captions_of(found, n_best)
 
     def _features(self, images):
         """Return the features of an array of images."""

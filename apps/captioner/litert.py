@@ -38,7 +38,7 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
     search_type = CaptionBeamConfig
     metadata_type = Metadata
 
-    def _caption_each(self, images, n_best, batch_size, maps, regions, search):
+    def _caption_each(self, images, n_best, batch_size, maps, search):
         # Soft attention has one signature, as its weights are the probabilities.
         signature = maps if maps in self.maps else "weights"
         # A generator may produce its next image from the captions of those before.

@@ -1,29 +1,218 @@
-"""A word with its map: sheets as image files, and figures in HTML."""
+"""A word with its map: sheets as image files, and figures in HTML.
+
+They look alike: a photograph becomes grey and darker, the more the less a word attended
+to a place. The map of each word is scaled to its own smallest and largest weight.
+"""
 
 import collections
-import csv
+import contextlib
+import functools
 import html
 import io
 import itertools
+import math
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 from keras_attention_apps.captioner.images import is_open, read_image
 from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
-from keras_attention_apps.common.files import check_file
+from keras_attention_apps.common.figures import plots
+from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.common.web.markup import (
     data_uri,
     download,
-    table,
     unsure_note,
     words,
 )
-from PIL import Image
+from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 
-# Panels are small: more pixels would only make the file larger.
-MAX_SIDE = 480
+# Formats of sheets. At level 1, PNG takes a sixth of the time, and a fifth more bytes.
+FORMATS = {
+    ".png": {"format": "PNG", "compress_level": 1},
+    ".jpg": {"format": "JPEG", "quality": 90},
+    ".pdf": {"format": "PDF", "quality": 90},
+}
+# Brightness where a word attended least; the style sheets of report and page have the
+# same number.
+DIMMED = 0.55
+
+# Sizes in a sheet, in pixels.
+CELL, LABEL, GAP, MARGIN, RADIUS = 300, 34, 18, 28, 8
+TITLE_SIZE, WORD_SIZE, NOTE_SIZE = 26, 19, 14
+# Width of a sheet relative to its height, about.
+RATIO = 1.7
+INK, PALE = (31, 35, 40), (132, 138, 146)
+
+FONT = Path(__file__).parent / "fonts" / "DejaVuSans.ttf"
+# Characters of the font, which is a part of DejaVu Sans.
+_LATIN_GREEK_CYRILLIC = re.compile(
+    "[ -~\u00a0-\u024f\u0300-\u052f\u1e00-\u1eff\u2010-\u2027\u2030-\u203a\u20ac]"
+)
+
+# Words that name nothing in a photograph.
+_FUNCTION_WORDS = (
+    "a an the and or but of to in on at by for from with without into onto over under "
+    "up down out off through as than that which who while is are was were be being "
+    "been has have had do does it its his her their there this these those 's"
+)
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+
+# Pixels of a map in HTML on each region; the browser enlarges it smoothly.
+MAP_PIXELS = 8
+# Quality of the JPEGs of previews.
+QUALITY = 85
+# The first word, before those of the caption, which shows the image without a map.
+WHOLE = "photo"
+
+
+def dimming(weights, width, height):
+    """Return how much each pixel of an image is dimmed, from 0 to 255.
+
+    It is 0 where the map `(rows, columns)` has its largest weight, and 255 where it has
+    the smallest.
+    """
+    smooth = plots().enlarge(weights, height, width)
+    low, high = smooth.min(), smooth.max()
+    # Of a map with equal weights, the differences are rounding errors.
+    share = (high - smooth) / max(high - low, 1e-6)
+    return np.rint(255 * share).astype("uint8")
+
+
+def draw_sheet(image, caption, chosen="all"):
+    """Draw a photograph, its caption, and where the model looked for every word.
+
+    Args:
+        image: Pillow image of mode RGB.
+        caption: The `Caption`.
+        chosen: `"all"` words, or those of `"content"`, without function words.
+
+    Returns:
+        Pillow image.
+    """
+    image = ImageOps.contain(image, (CELL, CELL))
+    shown = [
+        (word, note, weights)
+        for word, note, weights in zip(
+            caption.words, word_notes(caption), caption.weights, strict=True
+        )
+        if chosen == "all" or word not in FUNCTION_WORDS
+    ]
+    file = _font_file(caption.text)
+    word_font, note_font = _font(file, WORD_SIZE), _font(file, NOTE_SIZE)
+    labels = [("photograph", "")] + [(word, note) for word, note, _ in shown]
+    widest = max(word_font.getlength(x) + note_font.getlength(y) for x, y in labels)
+    width, height = max(image.width, math.ceil(widest) + 8), image.height + LABEL
+    columns = _columns(len(labels), (width + GAP) / (height + GAP))
+    rows = -(-len(labels) // columns)
+    across = columns * (width + GAP) - GAP
+    title_font = _font(file, TITLE_SIZE)
+    title = _wrapped(caption.text, title_font, across)
+    top = MARGIN + round(1.4 * TITLE_SIZE) * len(title) + GAP
+    size = (across + 2 * MARGIN, top + rows * (height + GAP) - GAP + MARGIN)
+    sheet = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(sheet)
+    for number, line in enumerate(title):
+        place = (MARGIN, MARGIN + round(1.4 * TITLE_SIZE) * number)
+        draw.text(place, line, INK, title_font)
+    dim = ImageEnhance.Brightness(ImageOps.grayscale(image).convert("RGB"))
+    dim, corners = dim.enhance(DIMMED), _rounded(image.size)
+    pictures = [image] + [
+        Image.composite(dim, image, Image.fromarray(dimming(weights, *image.size)))
+        for *_, weights in shown
+    ]
+    for number, (picture, (word, note)) in enumerate(
+        zip(pictures, labels, strict=True)
+    ):
+        row, column = divmod(number, columns)
+        left, upper = MARGIN + column * (width + GAP), top + row * (height + GAP)
+        sheet.paste(picture, (left, upper), corners)
+        base = upper + image.height + LABEL - 9
+        ink = INK if number else PALE
+        draw.text((left + 1, base), word, ink, word_font, anchor="ls")
+        after = left + 9 + word_font.getlength(word)
+        draw.text((after, base), note, PALE, note_font, anchor="ls")
+    return sheet
+
+
+def _columns(count, ratio):
+    """Return the number of columns for cells whose width is `ratio` times the height.
+
+    The sheet has about the `RATIO`, and few empty cells.
+    """
+
+    def cost(columns):
+        rows = -(-count // columns)
+        shape = abs(math.log(ratio * columns / rows / RATIO))
+        return shape + 2 * (rows * columns - count) / count
+
+    return min(range(1, count + 1), key=cost)
+
+
+def _wrapped(text, font, width):
+    """Return the lines of a text that is at most `width` pixels wide."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and font.getlength(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
+
+
+@functools.lru_cache(maxsize=8)
+def _rounded(size):
+    """Return a mask of a rectangle with round corners, whose edges are smooth."""
+    width, height = size
+    mask = Image.new("L", (4 * width, 4 * height))
+    box = (0, 0, 4 * width - 1, 4 * height - 1)
+    ImageDraw.Draw(mask).rounded_rectangle(box, 4 * RADIUS, 255)
+    return mask.resize(size, Image.Resampling.BOX)
+
+
+@functools.cache
+def _font(file, size):
+    return ImageFont.truetype(file, size)
+
+
+def _font_file(text):
+    """Return the font for a text; for other scripts, an installed one if there is."""
+    missing = frozenset(x for x in text if not _LATIN_GREEK_CYRILLIC.match(x))
+    return _installed_font(missing) if missing else str(FONT)
+
+
+@functools.lru_cache(maxsize=64)
+def _installed_font(characters):
+    with contextlib.suppress(ImportError):
+        from matplotlib import font_manager
+
+        for entry in font_manager.fontManager.ttflist:
+            with contextlib.suppress(OSError, RuntimeError):
+                font = font_manager.get_font(entry.fname)
+                # The glyphs of Last Resort only name the script of a character.
+                is_text = font.scalable and not entry.name.startswith("Last Resort")
+                if is_text and all(font.get_char_index(ord(x)) for x in characters):
+                    return entry.fname
+    return str(FONT)
+
+
+def write_overlay(path, caption, target, chosen="all"):
+    """Write the sheet of a `Caption`; see `draw_sheet`.
+
+    Args:
+        path: The image, as for `read_image`.
+        caption: The `Caption`.
+        target: Name of the file, or binary file to write a PNG to.
+        chosen: As for `draw_sheet`.
+    """
+    sheet = draw_sheet(read_image(path), caption, chosen)
+    if hasattr(target, "write"):
+        sheet.save(target, **FORMATS[".png"])
+        return
+    with atomic_path(target) as temporary:
+        sheet.save(temporary, **FORMATS[target.suffix.lower()])
 
 
 def find_overlays(overlay, given, images):
@@ -43,11 +232,11 @@ def find_overlays(overlay, given, images):
             overlays, too.
     """
     folders = [path for path in given if os.path.isdir(path)]
-    is_file = overlay.suffix.lower() in FIGURE_SUFFIXES and not overlay.is_dir()
+    is_file = overlay.suffix.lower() in FORMATS and not overlay.is_dir()
     if len(images) == 1 and not folders and not overlay.is_dir():
         if not is_file:
             raise UserError(
-                "--overlay must be a .png, .jpg, .pdf or .svg file for one image, "
+                "--overlay must be a .png, .jpg or .pdf file for one image, "
                 f"or an existing folder. Received: {str(overlay)!r}"
             )
         found = {images[0]: overlay}
@@ -114,45 +303,6 @@ def _numbered(names):
     return numbered
 
 
-def write_overlay(path, caption, target):
-    """Draw where a `Caption` looked in an image for each of its words.
-
-    With a sentinel, the label of a word has the share of the attention to the image.
-
-    Args:
-        path: The image, as for `read_image`.
-        caption: The `Caption`.
-        target: Name of the file, or binary file to write a PNG to.
-    """
-    image = read_image(path)
-    image.thumbnail((MAX_SIDE, MAX_SIDE))
-    labels = caption.words
-    if caption.sentinel is not None:
-        pairs = zip(caption.words, caption.sentinel, strict=True)
-        labels = [f"{word} ({1 - share:.0%} image)" for word, share in pairs]
-    write_figure(
-        target,
-        lambda: plots().attention_overlay(
-            image,
-            labels,
-            caption.weights,
-            boxes=caption.boxes,
-            title=caption.text,
-        ),
-        dpi=120,
-    )
-
-
-# Pixels of a map on each region; the browser enlarges it smoothly.
-MAP_PIXELS = 8
-# Pixels of a map of detected regions on each side.
-BOX_PIXELS = 64
-# Quality of the JPEGs of previews.
-QUALITY = 85
-# The first word, before those of the caption, which shows the image without a map.
-WHOLE = "photo"
-
-
 def preview(image, side):
     """Reduce an image to at most `side` pixels; return it as a JPEG, and its size."""
     image.thumbnail((side, side))
@@ -215,32 +365,26 @@ def word_notes(caption):
     return [f"{note}, image {1 - share:.0%}" for note, share in pairs]
 
 
-def map_uri(weights, boxes=None):
-    """Return a map as the data URI of a PNG.
-
-    Its alpha is large where the word did not look.
-
-    Args:
-        weights: Map `(rows, columns)`, or `(R,)` of detected regions.
-        boxes: The boxes of detected regions, `(R, 4)`.
-    """
-    if boxes is None:
-        rows, columns = weights.shape
-        bright = plots().enlarge(weights, rows * MAP_PIXELS, columns * MAP_PIXELS)
-    else:
-        bright = plots().box_map(weights, boxes, BOX_PIXELS, BOX_PIXELS)
-    alpha = np.rint(255 * (1 - bright)).astype("uint8")
+def map_uri(weights):
+    """Return a map as the data URI of a PNG whose alpha is the `dimming`."""
+    rows, columns = weights.shape
+    alpha = dimming(weights, columns * MAP_PIXELS, rows * MAP_PIXELS)
     file = io.BytesIO()
     Image.fromarray(np.stack([np.zeros_like(alpha), alpha], axis=-1)).save(file, "PNG")
     return data_uri(file.getvalue(), "image/png")
 
 
-def n_best_table(captions):
-    """Return the captions of an image as a table."""
-    rows = [
-        [str(rank), one.text, one.score] for rank, one in enumerate(captions, start=1)
-    ]
-    return table(["", "caption", "score"], rows, label="Best captions")
+def word_tiles(caption):
+    """Return the words of a caption as a list of tiles, each with its map."""
+    shown = zip(caption.words, caption.weights, word_notes(caption), strict=True)
+    tiles = "".join(
+        f'<li><div class="photo"><div class="photo-layer" '
+        f'style="--map:url({map_uri(weights)})"></div></div>'
+        f'<span dir="auto">{html.escape(word)}</span>'
+        f"<small>{note}</small></li>"
+        for word, weights, note in shown
+    )
+    return f'<ol class="words">{tiles}</ol>'
 
 
 def sheet(photo, caption):
@@ -253,28 +397,3 @@ def sheet(photo, caption):
     )
     picture = data_uri(content, "image/png")
     return f'{link}<img class="ka-sheet" src="{picture}" alt="Maps of all words">'
-
-
-HEADERS = ("file", "caption", "mean log-probability", "note")
-
-
-def rows_table(rows):
-    """Return the captions of many images as a table."""
-    return table(HEADERS, rows, label=f"{len(rows)} images")
-
-
-def csv_link(rows):
-    """Return a link to download the captions of many images."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([HEADERS, *rows])
-    return download(
-        text.getvalue().encode(),
-        name="captions.csv",
-        text="Download the captions (CSV)",
-        media_type="text/csv",
-    )
-
-
-def file_name(path):
-    return os.path.basename(path)

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_attention_apps.captioner import overlays
 from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
@@ -19,7 +18,7 @@ from programs import training
 
 from keras_attention import doubly_stochastic_penalty
 
-from .conftest import TINY, untrained
+from .conftest import TINY
 
 IMAGES, CAPTIONS, WORDS, REGIONS = 2, 3, 5, 4
 CAPTION = Caption(
@@ -102,19 +101,6 @@ def test_the_lstm_reads_the_word_and_the_whole_image(adaptive_captioner, batch):
     assert (image >= 0).all() and np.ptp(image, axis=0).max() > 1e-3
 
 
-def test_padding_of_detected_regions_changes_nothing(rng, batch):
-    network = untrained(dataclasses.replace(TINY, attention="adaptive", region_depth=3))
-    features = rng.normal(size=(IMAGES, 2, 3)).astype("float32")
-    padded = np.pad(features, ((0, 0), (0, 2), (0, 0)))
-
-    found, expected = (
-        numpy(network.network({**batch, "features": x})) for x in (padded, features)
-    )
-
-    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
-    np.testing.assert_allclose(found["sentinel"], expected["sentinel"], atol=1e-5)
-
-
 def test_the_doubly_stochastic_penalty_ignores_the_sentinel(adaptive_captioner, batch):
     network = adaptive_captioner.network
     outputs, losses = network(batch), []
@@ -163,31 +149,7 @@ def test_captions_of_other_attention_have_no_sentinel():
 
     assert "sentinel" not in plain.details()
     assert word_notes(plain) == ["50%", "25%"]
-
-
-def test_figures_show_the_share_of_the_image(monkeypatch):
-    titles = []
-
-    def write_figure(target, draw, dpi):
-        titles.extend(axis.get_title() for axis in draw().axes)
-
-    monkeypatch.setattr(overlays, "write_figure", write_figure)
-    monkeypatch.setattr(overlays, "read_image", lambda path: _Image())
-
-    overlays.write_overlay("dog.jpg", CAPTION, "maps.png")
-
-    assert titles[1:3] == ["a (12% image)", "dog (94% image)"]
     assert word_notes(CAPTION) == ["50%, image 12%", "25%, image 94%"]
-
-
-class _Image:
-    """A black image that needs no scaling."""
-
-    def thumbnail(self, size):
-        pass
-
-    def __array__(self, dtype=None, copy=None):
-        return np.zeros((8, 8, 3), "uint8")
 
 
 @pytest.mark.parametrize("names", [("soft", "adaptive"), ("adaptive", "hard")])

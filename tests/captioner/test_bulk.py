@@ -155,7 +155,6 @@ def test_missing_column_is_an_error(caption_batch):
     [
         (["--engine", "ray"], "needs --output"),
         (["--engine", "ray", "--overlay", "x"], "--overlay cannot be used"),
-        (["--engine", "ray", "--regions", "x"], "--regions cannot be used"),
         (["--engine", "ray", "--n-best", "2"], "--n-best cannot be used"),
         (["--engine", "ray", "--json"], "--json cannot be used"),
         (["--actors", "2"], "--actors needs --engine ray. Received: 2"),

@@ -86,10 +86,10 @@ def test_images_of_a_list_are_read_ahead(captioner, photograph, monkeypatch):
     begun, read, find = threading.Event(), captioner._read, captioner._search
     last = photograph[::-1]
 
-    def reading(image, regions):
+    def reading(image):
         if image is last:
             begun.set()
-        return read(image, regions)
+        return read(image)
 
     def finding(*arguments):
         assert begun.wait(60)

@@ -1,4 +1,4 @@
-"""The files to which overlays of the attention are written, and inputs from pipes."""
+"""Overlays of the attention: sheets, the names of their files, and open files."""
 
 import io
 import os
@@ -6,11 +6,106 @@ import threading
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
+from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.captioner.overlays import find_overlays
+from keras_attention_apps.captioner.overlays import (
+    CELL,
+    DIMMED,
+    GAP,
+    dimming,
+    draw_sheet,
+    find_overlays,
+    write_overlay,
+)
 from keras_attention_apps.common.cli import UserError
 from PIL import Image
+
+
+def caption_of(words, maps):
+    probabilities = [0.5] * len(words)
+    return Caption(" ".join(words), words, -1.0, -2.0, -0.7, probabilities, maps)
+
+
+def pictures_of(sheet, count):
+    """Return the pictures in the cells of a sheet, which are darker than the sheet."""
+    dark = np.asarray(sheet.convert("L")) < 200
+    left, *_ = np.flatnonzero(dark.sum(axis=0) > CELL / 2)
+    starts = [x for x in range(left, sheet.width) if not (x - left) % (CELL + GAP)]
+    tops = np.flatnonzero(dark[:, left + CELL // 2])
+    rows = np.split(tops, np.flatnonzero(np.diff(tops) > 1) + 1)
+    rows = [x for x in rows if len(x) > CELL / 2]
+    found = [
+        np.asarray(sheet)[row[0] : row[-1] + 1, x : x + CELL]
+        for row in rows
+        for x in starts
+        if dark[row[0] + 50, x + 50 : x + 51].any()
+    ]
+    assert len(found) == count
+    return found
+
+
+def test_only_the_most_attended_place_is_not_dimmed():
+    maps = np.array([[0.0, 0.0, 0.1], [0.0, 0.1, 0.8]])
+    shares = dimming(maps, 90, 60)
+
+    assert shares.shape == (60, 90)
+    assert shares[-1, -1] == 0 and shares[0, 0] == 255
+    assert (np.diff(shares[-1].astype(int)) <= 0).all()
+    # A map with a smaller range has the same contrast, and a flat one is not dimmed.
+    np.testing.assert_array_equal(dimming(0.5 + maps / 9, 90, 60), shares)
+    assert not dimming(np.full((3, 3), 1 / 9), 9, 9).any()
+
+
+def test_a_sheet_has_the_photograph_and_a_picture_of_every_word():
+    photograph = Image.new("RGB", (64, 64), (120, 0, 0))
+    maps = np.zeros((3, 2, 2))
+    maps[[0, 1, 2], [0, 1, 1], [0, 0, 1]] = 1.0
+    sheet = draw_sheet(photograph, caption_of(["a", "red", "square"], maps))
+    whole, *words = pictures_of(sheet, 4)
+
+    assert whole.shape == (CELL, CELL, 3)
+    inner = slice(20, -20)
+    assert (whole[inner, inner] == (120, 0, 0)).all()
+    dim = round(120 * 0.299 * DIMMED)
+    for picture, bright, dark in zip(
+        words, [(20, 20), (-20, 20), (-20, -20)], [(-20, -20), (20, -20), (20, 20)],
+        strict=True,
+    ):  # fmt: skip
+        np.testing.assert_allclose(picture[bright], (120, 0, 0), atol=4)
+        np.testing.assert_allclose(picture[dark], [dim] * 3, atol=4)
+
+
+def test_function_words_can_be_left_out():
+    photograph = Image.new("RGB", (64, 48), "black")
+    caption = caption_of(["a", "dog", "on", "grass"], np.ones((4, 2, 2)) / 4)
+
+    pictures_of(draw_sheet(photograph, caption, "content"), 3)
+    sheet = draw_sheet(photograph, caption)
+    assert sheet.width > 2 * CELL and sheet.height > CELL
+
+
+@pytest.mark.parametrize("word", ["dog" * 60, "собака", "\u4e00\u53ea\u72d7", "\ue123"])
+def test_words_of_every_length_and_script_are_drawn(word, recwarn):
+    caption = caption_of([word] * 9, np.ones((9, 2, 2)) / 4)
+    sheet = np.asarray(draw_sheet(Image.new("RGB", (30, 90), "white"), caption))
+
+    # Letters reach neither the edges of the sheet nor the next word.
+    edges = [sheet[:9], sheet[-9:], sheet[:, :20], sheet[:, -20:]]
+    assert all((edge == 255).all() for edge in edges)
+    assert (sheet < 99).any()
+    assert not list(recwarn)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".pdf"])
+def test_formats_of_sheets(suffix, tmp_path):
+    photograph = Image.new("RGB", (64, 48), "black")
+    target = tmp_path / f"maps{suffix}"
+    write_overlay(photograph, caption_of(["dog"], np.ones((1, 2, 2)) / 4), target)
+
+    start = {".png": b"\x89PNG", ".jpg": b"\xff\xd8\xff", ".pdf": b"%PDF"}[suffix]
+    assert target.read_bytes().startswith(start)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +177,7 @@ def test_an_image_from_a_pipe_has_a_caption_and_an_overlay(
     assert [line.split("\t")[0] for line in lines] == [given] * 2
     (overlay,) = (target.parent / "maps").iterdir()
     with Image.open(overlay) as image:
-        assert image.width > 1000
+        assert image.width > 300
 
 
 def test_an_unreadable_image_from_a_pipe_has_its_name(

@@ -13,8 +13,6 @@ def calibrate(config):
         return [image.path for image in images]
 
     def run(captioner, images):
-        return captioner.caption(
-            images, batch_size=config.batch_size, regions=config.regions
-        )
+        return captioner.caption(images, batch_size=config.batch_size)
 
     calibrate_model(config, RUNTIMES, read=read, run=run)

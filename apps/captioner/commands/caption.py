@@ -46,7 +46,7 @@ def caption(config):
     if config.overlay:
         overlays = find_overlays(config.overlay, config.images, paths)
     chosen = config.model
-    inputs = [*paths, config.regions, *RUNTIMES.files(chosen.name)]
+    inputs = [*paths, *RUNTIMES.files(chosen.name)]
     if config.output:
         _check_output(config.output)
         Inputs(*inputs).check(config.output)
@@ -79,12 +79,11 @@ def caption(config):
             with_open_files(paths),
             n_best=config.n_best,
             batch_size=config.search.batch_size,
-            regions=config.regions,
             **config.search.beam,
         )
         for path, (image, captions) in zip(paths, found, strict=True):
             kept = _probable(config, path, captions)
-            error = _draw_overlay(image, kept, overlays.get(path))
+            error = _draw_overlay(config, image, kept, overlays.get(path))
             if error:
                 _print_error(error)
                 failures += 1
@@ -116,9 +115,6 @@ def _options(config, search):
     given |= changes_in(config.model.options)
     if config.n_best > 1:
         given["n_best"] = config.n_best
-    if config.regions:
-        # The folder may be moved, or given relative to another working directory.
-        given["regions"] = config.regions.resolve().name
     options = sorted((name.replace("_", "-"), x) for name, x in given.items())
     return " ".join(f"--{name} {value}" for name, value in options)
 
@@ -146,19 +142,13 @@ def _find(given):
     return paths, failures
 
 
-def _draw_overlay(image, captions, target):
-    """Write the overlay of an image, if any, and return an error of either, if any.
-
-    Args:
-        image: Path of the image, or its `OpenFile`.
-        captions: Its captions, or the `ImageError`.
-        target: File of the overlay, or `None`.
-    """
+def _draw_overlay(config, image, captions, target):
+    """Write the overlay of an image if it has a `target`; return an error, if any."""
     if isinstance(captions, ImageError):
         return captions
     try:
         if captions and target:
-            write_overlay(image, captions[0], target)
+            write_overlay(image, captions[0], target, config.overlay_words)
     except (ImageError, OSError) as error:
         return error
     return None

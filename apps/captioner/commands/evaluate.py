@@ -29,7 +29,7 @@ def evaluate(config):
         check_file(config.output)
         if not _are_results(config.output):
             files = RUNTIMES.files(config.model.name)
-            Inputs(config.data, config.regions, *files).check(config.output)
+            Inputs(config.data, *files).check(config.output)
     images = read_dataset(config.data, config.split)
     images = readable(images, config.max_unreadable)
     chosen = config.model
@@ -46,7 +46,6 @@ def evaluate(config):
         [image.path for image in images],
         maps="probabilities",
         batch_size=config.search.batch_size,
-        regions=config.regions,
         **search,
     )
     texts = [caption.text for caption in captions]

@@ -6,7 +6,6 @@ import keras
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.runtimes import RUNTIMES, check_inference
 from keras_attention_apps.captioner.text import JOINTS
-from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.export import (
     export_task,
     fill_chunks,
@@ -25,14 +24,7 @@ def export(config):
 
     def load():
         check_inference(chosen)
-        captioner = Captioner.from_preset(chosen.name, **chosen.options)
-        if captioner.config.region_depth:
-            raise UserError(
-                "expected a model that computes regions from images: SavedModels and "
-                f"LiteRT files take images. Received: {chosen.name}, which needs "
-                "files of detected regions"
-            )
-        return captioner
+        return Captioner.from_preset(chosen.name, **chosen.options)
 
     export_task(
         config,

@@ -5,12 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.data.boxes import (
-    WHOLE,
-    coverage,
-    coverage_of_regions,
-    viewed,
-)
+from keras_attention_apps.captioner.data.boxes import WHOLE, coverage, viewed
 from keras_attention_apps.captioner.images import read_array
 from keras_attention_apps.common.hosts import rows_of_host
 from keras_attention_apps.common.network.compiling import rounded_up, shape_multiple
@@ -109,8 +104,7 @@ class TrainingBatches(keras.utils.PyDataset):
         augment: Whether images are cropped and mirrored at random.
         boxes: For each image, a dict from token ids to boxes, for attention
             supervision; `None` for none.
-        grid: Rows and columns of the regions; `None` if `features` are
-            `RegionFeatures`.
+        grid: Rows and columns of the regions.
         batch_images: Batch size, in images.
         captions_per_image: Maximum number of captions of an image in an epoch.
         multiple: The rows of a batch are padded to a multiple of this. Rows of padding
@@ -209,18 +203,12 @@ class TrainingBatches(keras.utils.PyDataset):
     def _coverage(self, chosen, views, captions):
         """Return the share of each region that the boxes of each word cover."""
         targets = captions[..., 1:]
-        count = np.prod(self.grid) if self.grid else self.features[0].most
-        regions = np.zeros((*targets.shape, count), "float32")
+        regions = np.zeros((*targets.shape, np.prod(self.grid)), "float32")
         for row, (image, view) in enumerate(zip(chosen, views, strict=True)):
             for token, boxes in self.boxes[image].items():
-                covered = self._covered(image, viewed(boxes, view))
-                regions[row, targets[row] == token, : len(covered)] = covered
+                covered = coverage(viewed(boxes, view), *self.grid)
+                regions[row, targets[row] == token] = covered
         return regions
-
-    def _covered(self, image, boxes):
-        if self.grid:
-            return coverage(boxes, *self.grid)
-        return coverage_of_regions(boxes, self.features[0].boxes(image))
 
     def _caption_batch(self, chosen, least, random):
         rows = []

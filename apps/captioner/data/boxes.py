@@ -85,23 +85,6 @@ def coverage(boxes, rows, columns):
     return covered.reshape(-1)
 
 
-def coverage_of_regions(boxes, regions):
-    """Return the share of every detected region that one of the boxes covers, `(R,)`.
-
-    Args:
-        boxes: Iterable of boxes.
-        regions: Boxes of the regions, `(R, 4)`.
-    """
-    regions, covered = np.asarray(regions, "float64"), np.zeros(len(regions))
-    area = np.prod(regions[:, 2:] - regions[:, :2], axis=1)
-    for box in np.reshape([*boxes], (-1, 4)):
-        begin = np.maximum(regions[:, :2], box[:2])
-        common = np.clip(np.minimum(regions[:, 2:], box[2:]) - begin, 0, 1)
-        share = np.prod(common, axis=1) / np.maximum(area, 1e-12)
-        covered = np.maximum(covered, share)
-    return covered
-
-
 def pointing(captions, boxes):
     """Count the words whose largest weight is on the object that they name.
 
@@ -119,13 +102,7 @@ def pointing(captions, boxes):
     for caption, named in zip(captions, boxes, strict=True):
         for word, weights in zip(caption.words, caption.weights, strict=True):
             if word in named:
-                covered = (
-                    coverage(named[word], *weights.shape)
-                    if caption.boxes is None
-                    else coverage_of_regions(named[word], caption.boxes)
-                )
-                # Detected regions may all miss the object.
-                largest = covered.max()
-                hits += bool(0 < largest / 2 <= covered[weights.argmax()])
+                covered = coverage(named[word], *weights.shape)
+                hits += bool(covered[weights.argmax()] >= covered.max() / 2)
                 count += 1
     return hits, count

@@ -300,27 +300,6 @@ class Backbone(layers.Layer):
         return (images_shape[0], self.rows * self.columns, self.depth)
 
 
-class NoBackbone(layers.Layer):
-    """Placeholder for the image encoder of a model whose regions come from files.
-
-    Args:
-        depth: Depth of the regions D.
-    """
-
-    rows = columns = encoder = None
-
-    def __init__(self, depth, **kwargs):
-        super().__init__(name="backbone", **kwargs)
-        self.depth = depth
-        self.built = True
-
-    def freeze(self):
-        """Do nothing: there is no weight."""
-
-    def call(self, images):
-        raise UserError("the model needs detected regions. Received: images")
-
-
 def build_application(name, image_size, weights):
     """Return a CNN without its top, and its preprocessing.
 

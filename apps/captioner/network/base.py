@@ -8,7 +8,7 @@ import dataclasses
 
 import keras
 from keras import ops
-from keras_attention_apps.captioner.network.backbone import Backbone, NoBackbone
+from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.network.base import DecoderNetwork
 from keras_attention_apps.common.network.ensemble import Ensemble
@@ -55,9 +55,8 @@ class CaptionNetwork(DecoderNetwork):
 
     Call arguments:
         inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
-            `(B, S, D)`, where detected regions are padded with zeros, and
-            `"captions"`, token ids `(B, K, T + 1)` from START to END, padded with
-            PAD. For self-critical training also `"advantages"`
+            `(B, S, D)`, and `"captions"`, token ids `(B, K, T + 1)` from START to END,
+            padded with PAD. For self-critical training also `"advantages"`
             `(B, K)`, those of sampled captions. For attention supervision also
             `"coverage"` `(B, K, T, S)`: the share of each region that the object of a
             word covers, zero for words without an object.
@@ -88,16 +87,12 @@ class CaptionNetwork(DecoderNetwork):
             name="captioner",
         )
         self.loss_options = LossOptions(**loss_options)
-        self.backbone = backbone or (
-            NoBackbone(config.region_depth)
-            if config.region_depth
-            else Backbone(
-                config.backbone,
-                config.image_size,
-                backbone_weights,
-                preprocessing=config.preprocessing,
-                encoder=encoder,
-            )
+        self.backbone = backbone or Backbone(
+            config.backbone,
+            config.image_size,
+            backbone_weights,
+            preprocessing=config.preprocessing,
+            encoder=encoder,
         )
         self.region_projection = (
             keras.layers.Dense(config.region_units, "relu", name="region_projection")
@@ -148,28 +143,21 @@ class CaptionNetwork(DecoderNetwork):
             features = self.backbone(inputs["images"])
         return self.region_dropout(self.region_projection(features), training=training)
 
-    def region_mask(self, inputs):
-        """Return which regions are not padding, `(B, S)`; `None` for a grid."""
-        if not self.config.region_depth:
-            return None
-        return ops.any(inputs["features"] != 0, axis=-1)
-
     def call(self, inputs, training=None):
         if "advantages" in inputs:
             # Samples are drawn in inference mode, without dropout.
             training = False
         regions = self.regions(inputs, training)
-        words, mask = inputs["captions"][..., :-1], self.region_mask(inputs)
-        hidden, reported = self.decode(words, regions, mask, training)
+        words = inputs["captions"][..., :-1]
+        hidden, reported = self.decode(words, regions, training)
         return {"logits": self.embedding(hidden, reverse=True), **reported}
 
-    def decode(self, words, regions, mask=None, training=None):
+    def decode(self, words, regions, training=None):
         """Return the inputs of the output layer, and the attention.
 
         Args:
             words: Token ids `(B, K, T)`.
             regions: `(B, S, region_units)`.
-            mask: As `region_mask` returns it.
             training: Whether the network trains.
 
         Returns:
@@ -235,11 +223,6 @@ class CaptionNetwork(DecoderNetwork):
         weights = y_pred.get("probabilities", y_pred["weights"])
         weights = ops.cast(weights, losses.dtype)
         penalty = doubly_stochastic_penalty(weights, mask)
-        is_region = self.region_mask(x)
-        if is_region is not None:
-            # The penalty of a region of padding, whose weight is zero, is one.
-            padding = ops.cast(ops.logical_not(is_region), penalty.dtype)
-            penalty = penalty - ops.sum(padding, axis=-1, keepdims=True)
         penalty = ops.where(ops.any(mask, axis=-1), penalty, 0.0)
         losses = losses + options.doubly_stochastic * penalty
         if options.supervision and "coverage" in x:

@@ -87,12 +87,12 @@ class ShowAttendTell(CaptionNetwork):
         """Create the weights of the decoder."""
         self.decoder.build(embedded_shape, regions_shape)
 
-    def initial_state(self, regions, mask=None):
+    def initial_state(self, regions):
         """Return the initial state of the LSTM, from the mean region."""
-        mean = mean_region(regions, mask)
+        mean = ops.mean(regions, axis=1)
         return {"cell": [self.initial_output(mean), self.initial_carry(mean)]}
 
-    def whole_image(self, regions, mask=None):
+    def whole_image(self, regions):
         """Return a dict of further entries of the memory; here it is empty."""
         return {}
 
@@ -104,14 +104,14 @@ class ShowAttendTell(CaptionNetwork):
         """Select the weights and the reports of the attention from all outputs."""
         return {name: outputs[name] for name in ("weights", *self.decoder.cell.reports)}
 
-    def decode(self, words, regions, mask=None, training=None):
+    def decode(self, words, regions, training=None):
         embedded = self.embedding_dropout(self.embedding(words), training=training)
         state = keras.tree.map_structure(
             lambda x: ops.repeat(x[:, None], ops.shape(words)[1], axis=1),
-            self.initial_state(regions, mask),
+            self.initial_state(regions),
         )
-        inputs = self.cell_inputs(embedded, self.whole_image(regions, mask))
-        steps = self.decoder(inputs, regions, state, value_mask=mask, training=training)
+        inputs = self.cell_inputs(embedded, self.whole_image(regions))
+        steps = self.decoder(inputs, regions, state, training=training)
         # In scheduled sampling, some of the words that were read are samples.
         read = steps.get("word_inputs", embedded)
         hidden = self.readout(
@@ -126,10 +126,8 @@ class ShowAttendTell(CaptionNetwork):
 
     def begin(self, inputs, max_length=None):
         regions = self.regions(inputs, training=False)
-        mask = self.region_mask(inputs)
-        memory = self.decoder.cell.attention.memory(regions, value_mask=mask)
-        memory = {**memory, **self.whole_image(regions, mask)}
-        return memory, self.initial_state(regions, mask)
+        memory = self.decoder.cell.attention.memory(regions)
+        return {**memory, **self.whole_image(regions)}, self.initial_state(regions)
 
     def advance(self, token_ids, state, memory):
         embedded = self.embedding(token_ids)
@@ -137,15 +135,6 @@ class ShowAttendTell(CaptionNetwork):
         outputs, state = self.decoder.cell(inputs, state, memory)
         hidden = self.readout(embedded, outputs["output"], outputs["context"])
         return hidden, state, self.reported(outputs)
-
-
-def mean_region(regions, mask=None):
-    """Return the mean of the regions `(B, S, D)` where the mask `(B, S)` is true."""
-    if mask is None:
-        return ops.mean(regions, axis=1)
-    shares = ops.cast(mask, regions.dtype)[..., None]
-    count = ops.maximum(ops.sum(shares, axis=1), 1)
-    return ops.sum(shares * regions, axis=1) / count
 
 
 class AdaptiveCaptioner(ShowAttendTell):
@@ -202,8 +191,8 @@ class AdaptiveCaptioner(ShowAttendTell):
         depth = embedded_shape[-1] + self.image_projection.units
         self.decoder.build((*embedded_shape[:-1], depth), regions_shape)
 
-    def whole_image(self, regions, mask=None):
-        return {"image": self.image_projection(mean_region(regions, mask))}
+    def whole_image(self, regions):
+        return {"image": self.image_projection(ops.mean(regions, axis=1))}
 
     def cell_inputs(self, embedded, memory):
         image = ops.cast(memory["image"], embedded.dtype)

@@ -57,13 +57,12 @@ class TransformerCaptioner(CaptionNetwork):
             self.decoder.build(*self.build_inputs())
             self.positions.built = True
 
-    def decode(self, words, regions, mask=None, training=None):
+    def decode(self, words, regions, training=None):
         embedded = embed(self.embedding, self.positions, words)
         embedded = self.embedding_dropout(embedded, training=training)
         hidden, weights = self.decoder(
             ops.reshape(embedded, (-1, *ops.shape(embedded)[2:])),
             regions,
-            mask,
             return_weights=True,
             training=training,
         )
@@ -76,7 +75,7 @@ class TransformerCaptioner(CaptionNetwork):
     def begin(self, inputs, max_length):
         regions = self.regions(inputs, training=False)
         caches = self.decoder.get_initial_cache(ops.shape(regions)[0], max_length)
-        return self.decoder.memory(regions, self.region_mask(inputs)), caches
+        return self.decoder.memory(regions), caches
 
     def advance(self, token_ids, state, memory):
         embedded = embed(self.embedding, self.positions, token_ids, state[0]["length"])

@@ -15,7 +15,6 @@ from keras_attention_apps.captioner.data.batches import (
     random_views,
 )
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
-from keras_attention_apps.captioner.data.regions import RegionFeatures, checksums
 from keras_attention_apps.captioner.images import read_image
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
@@ -24,12 +23,7 @@ from keras_attention_apps.captioner.network.base import LossOptions
 from keras_attention_apps.captioner.network.encoders import public_name
 from keras_attention_apps.captioner.network.features import cached_features
 from keras_attention_apps.captioner.network.weight_files import SUFFIXES
-from keras_attention_apps.captioner.overlays import (
-    map_uri,
-    photo_style,
-    preview,
-    word_notes,
-)
+from keras_attention_apps.captioner.overlays import photo_style, preview, word_tiles
 from keras_attention_apps.captioner.text import (
     SPECIAL,
     Vocabulary,
@@ -37,10 +31,6 @@ from keras_attention_apps.captioner.text import (
     tokenize,
 )
 from keras_attention_apps.captioner.training.distillation import with_teacher_captions
-from keras_attention_apps.captioner.training.regions import (
-    check_epochs_of_regions,
-    with_regions,
-)
 from keras_attention_apps.captioner.training.self_critical import (
     BleuReward,
     CiderReward,
@@ -168,15 +158,7 @@ class CaptionSamples(Samples):
         return photo_style(*preview(read_image(example.path), SIDE))
 
     def figure(self, output):
-        words = zip(output.words, output.weights, word_notes(output), strict=True)
-        tiles = "".join(
-            f'<li><div class="photo"><div class="photo-layer" '
-            f'style="--map:url({map_uri(weights, output.boxes)})"></div></div>'
-            f'<span dir="auto">{html.escape(word)}</span>'
-            f"<small>{note}</small></li>"
-            for word, weights, note in words
-        )
-        return f'<ol class="words">{tiles}</ol>'
+        return word_tiles(output)
 
 
 _LOSS_OPTIONS = [field.name for field in dataclasses.fields(LossOptions)]
@@ -201,15 +183,10 @@ def train(config: TrainConfig):
         config, data=tuple(map(resolved, config.data)), output=resolved(config.output)
     )
     check_data_sets(config.data, config.data_weights)
-    if config.regions:
-        config = dataclasses.replace(
-            config, regions=resolved(config.regions), fine_tune_epochs=0
-        )
     check_embeddings(config)
     check_sampling(config, recurrent=config.model.decoder == "recurrent")
     inputs = (
         *config.data,
-        config.regions,
         config.from_preset,
         config.backbone_weights,
         config.embeddings,
@@ -217,8 +194,6 @@ def train(config: TrainConfig):
     )
     check_output(config.output, config.tensorboard, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
-    if config.regions:
-        check_epochs_of_regions(config)
     check_epochs(config.epochs, config.fine_tune_epochs, config.self_critical_epochs)
     if not is_begun(config.output):
         check_needs(config, TRAINING_NEEDS)
@@ -229,7 +204,6 @@ def train(config: TrainConfig):
 
 def _train(config, devices):
     data = _Data(config)
-    config = with_regions(config, [*data.training, *data.validation])
     texts = [text for image in data.training for text in image.captions]
     default_batch = min(BATCH_IMAGES, -(-len(data.mixture) // MIN_STEPS))
     config = dataclasses.replace(
@@ -319,10 +293,6 @@ class _Data:
 def _dependencies(config, start, data):
     """Return a dict of the options and the data; see `dependencies`."""
     text_of, boxes_of = attrgetter("path.name", "captions"), attrgetter("boxes")
-
-    def regions_of(image):
-        return checksums(image.path.name, config.regions)
-
     files = {"backbone_file": config.model.backbone}
     files["backbone_weights_file"] = config.backbone_weights
     return dependencies(
@@ -337,7 +307,6 @@ def _dependencies(config, start, data):
         boxes=(
             data.fingerprint(boxes_of, validation=False) if config.supervision else None
         ),
-        region_files=config.regions and data.fingerprint(regions_of),
     )
 
 
@@ -435,7 +404,7 @@ class _Phases:
             rank=itemgetter(self.metric),
             options=training_options(
                 config,
-                private=("data", "regions", "cache"),
+                private=("data", "cache"),
                 paths=("backbone_weights", "from_preset"),
             ),
             title=f"Training of a captioner with {config.model.attention} attention",
@@ -477,7 +446,7 @@ class _Phases:
 
         def validation_batches():
             for index in range(len(batches)):
-                yield {"images": batches[index]}, None
+                yield {"images": batches[index]}
 
         self._fit_captions(
             "Fine-tuning",
@@ -539,39 +508,22 @@ class _Phases:
         return {"features": features, "views": views}
 
     def _validation_features(self, state):
-        """Return a function that yields batches of the dev images.
-
-        A batch is a pair: the inputs of the network, and the boxes of the detected
-        regions of each image, if any.
-        """
+        """Return a function that yields batches of the dev images."""
         features = self._features(self.validation, f"{state}-dev")
 
         def batches():
             for begin in range(0, len(features), VALIDATION_BATCH):
-                batch, boxes = slice(begin, begin + VALIDATION_BATCH), None
-                if self.config.regions:
-                    found, boxes = features.with_boxes(batch)
-                else:
-                    found = features[batch]
-                yield {"features": found}, boxes
+                yield {"features": features[begin : begin + VALIDATION_BATCH]}
 
         return batches
 
     def _features(self, images, name, **options):
         """Return the features of images by the CNN; see `cached_features`."""
-        if self.config.regions:
-            return self._regions_of(images)
         home = Path(os.environ.get("KERAS_HOME", "~/.keras")).expanduser()
         cache = self.config.cache or home / "captioner"
         paths = [image.path for image in images]
         backbone = self.network.backbone
         return cached_features(backbone, paths, cache, name=name, **options)
-
-    def _regions_of(self, images):
-        model, names = self.config.model, [image.path.name for image in images]
-        return RegionFeatures(
-            names, self.config.regions, model.max_regions, model.region_depth
-        )
 
     def _load_best(self, dropout_rate):
         """Load the best model so far, and set the dropout rate of a phase."""
@@ -651,9 +603,9 @@ class _Phases:
         search_model = self.captioner.search_model(beam_size=beam_size)
         found = []
         multiple = shape_multiple(VALIDATION_BATCH)
-        for batch, boxes in validation_batches():
+        for batch in validation_batches():
             outputs = predict_rows(search_model, batch, multiple)
-            found += [x for [x] in self.captioner.captions_of(outputs, boxes=boxes)]
+            found += [x for [x] in self.captioner.captions_of(outputs)]
         found = self.captioner.calibrate(" and ".join(self.data.parts), found)
         for index, caption in enumerate(found):
             self.samples.keep(index, caption)

@@ -1,5 +1,8 @@
 """The page of the captioner: its components and events."""
 
+import csv
+import io
+import os
 from importlib.resources import files
 
 import gradio as gr
@@ -12,7 +15,13 @@ from keras_attention_apps.common.web.components import (
     paste_images,
 )
 from keras_attention_apps.common.web.guard import MEGABYTE
-from keras_attention_apps.common.web.markup import alert, note, unsure_mark
+from keras_attention_apps.common.web.markup import (
+    alert,
+    download,
+    note,
+    table,
+    unsure_mark,
+)
 from keras_attention_apps.common.web.models import name_of
 from keras_attention_apps.common.web.page import (
     RESULTS,
@@ -28,8 +37,9 @@ from keras_attention_apps.common.web.page import (
 from keras_attention_apps.common.web.uploads import read_upload
 
 PENALTIES = (0.0, 0.7, 1.0)
-# Maximum number of images in the second tab.
+# Maximum number of images in the second tab, and the columns of their table.
 MAX_FILES = 100
+HEADERS = ("file", "caption", "mean log-probability", "note")
 HINT = "Drop an image: its caption appears here, and every word shows its map."
 REMOVED = "The photograph was removed from the server meanwhile: choose it again."
 # `elem_id` of the upload, which also receives pasted images.
@@ -144,7 +154,7 @@ class _ImageEvents:
             return alert(error), shown(""), gr.update(visible=False), shown("")
         title = name_of(self.config.model.name)
         figure = overlays.caption_figure(photo, captions[0], title, 0)
-        table = overlays.n_best_table(captions)
+        table = n_best_table(captions)
         return figure, shown(table), gr.update(visible=True), shown("")
 
     @revealed
@@ -211,18 +221,44 @@ def _many_images(service, read):
         rows = []
         for path in paths:
             rows.append(_row(service, read, path))
-            yield gr.skip(), "", overlays.rows_table(rows)
-        yield None, overlays.csv_link(rows), overlays.rows_table(rows)
+            yield gr.skip(), "", rows_table(rows)
+        yield None, csv_link(rows), rows_table(rows)
 
     in_turn(upload.upload, event(captioned, upload, [upload, link, table]))
 
 
 def _row(service, read, path):
     """Return the row of an image in the table: its caption, and a note or its error."""
-    name = overlays.file_name(path)
+    name = os.path.basename(path)
     try:
         (caption,) = service.captions(read(path), {})
     except UserError as error:
         return [name, "", "", str(error)]
     score = round(caption.mean_log_probability, 4)
     return [name, caption.text, score, unsure_mark(caption)]
+
+
+def n_best_table(captions):
+    """Return the captions of an image as a table."""
+    rows = [
+        [str(rank), one.text, one.score] for rank, one in enumerate(captions, start=1)
+    ]
+    return table(["", "caption", "score"], rows, label="Best captions")
+
+
+def rows_table(rows):
+    """Return the captions of many images as a table."""
+    return table(HEADERS, rows, label=f"{len(rows)} images")
+
+
+def csv_link(rows):
+    """Return a link to download the captions of many images."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([HEADERS, *rows])
+    return download(
+        text.getvalue().encode(),
+        name="captions.csv",
+        text="Download the captions (CSV)",
+        media_type="text/csv",
+    )

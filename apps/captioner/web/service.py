@@ -10,7 +10,6 @@ from keras_attention_apps.captioner.runtimes import (
     check_inference,
     member_configs,
 )
-from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.presets import is_litert
 from keras_attention_apps.common.web.models import Models
 
@@ -53,7 +52,6 @@ class CaptionService:
         self._config = config
         self._models = Models(RUNTIMES, config.runtime)
         model = self._main({})
-        _check_reads_images(config.model.name, model.grid is not None)
         self.defaults = model.search_options()
         self.purpose = model.purpose
         self._sizes = {model.image_size}
@@ -68,7 +66,6 @@ class CaptionService:
             return
         # The class of the model would import Keras.
         for other in member_configs(name):
-            _check_reads_images(name, not other.region_depth)
             self._sizes.add(other.image_size)
             self.compares_hard |= other.attention == "hard"
 
@@ -113,14 +110,6 @@ class CaptionService:
     def _main(self, search):
         chosen = self._config.model
         return self._models(chosen.name, search, **chosen.options)
-
-
-def _check_reads_images(name, reads_images):
-    if not reads_images:
-        raise UserError(
-            "expected a model that computes regions from images. Received: "
-            f"{name}, which needs files of detected regions"
-        )
 
 
 def _captions(model, photo, search, n_best):

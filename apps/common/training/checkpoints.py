@@ -33,7 +33,6 @@ WEIGHTS = re.compile(r"phase-\d+-epoch-\d+\.weights\.npz")
 # Options that may change, such as paths: a training can be moved and resumed.
 CHANGEABLE = (
     "data",
-    "regions",
     "source",
     "target",
     "valid_source",
