@@ -55,8 +55,7 @@ TENSORFLOW = {
     f"{APPS}.common.export": False,
     f"{APPS}.common.network.replicas": False,
     f"{APPS}.common.training.devices": False,
-    f"{APPS}.captioner.commands.export": False,
-    f"{APPS}.captioner.commands.graph_images": True,
+    f"{APPS}.captioner.commands.export": True,
     f"{APPS}.nmt.commands.export": True,
     f"{APPS}.nmt.commands.export_litert": False,
 }

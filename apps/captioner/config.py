@@ -418,7 +418,7 @@ class CalibrateConfig(CalibrationOptions):
 class ExportConfig(ExportOptions):
     """Write a TensorFlow SavedModel, or a LiteRT file (.tflite).
 
-    A SavedModel takes encoded images and returns captions and attention. It contains
+    A SavedModel takes JPEG or PNG files and returns captions and attention. It contains
     the decoding of the images and the beam search, accepts any batch size, and needs
     only TensorFlow to be loaded. A LiteRT file takes the pixels of one image. It
     contains the beam search and the vocabulary, needs neither TensorFlow nor Keras, and
