@@ -336,7 +336,7 @@ class CaptionConfig:
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
     #: Write to this file instead of standard output: one JSON object per line, with
-    #: photo, model, options (those that differ from the defaults), caption and
+    #: image, model, options (those that differ from the defaults), caption and
     #: mean_log_probability, or error. If the file exists, the images that have captions
     #: in it are skipped, so the same command in the same working directory resumes an
     #: interrupted run; another model or other options are an error. Images with an

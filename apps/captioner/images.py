@@ -67,13 +67,7 @@ TOO_MANY_SCANS = (
 
 
 def problem_of_size(width, height, length=None, max_pixels=None):
-    """Return an error message for the size of an image, or `None` if it is allowed.
-
-    Args:
-        width, height: Its sides in pixels.
-        length: Bytes of its file, if there is one.
-        max_pixels: Maximum number of pixels, by default `MAX_PIXELS`.
-    """
+    """Return an error message for the size of an image, or `None` if it is allowed."""
     # Without a file, the limit of pixels per byte does not apply.
     checks = checks_of_size(width, height, length or width * height, max_pixels)
     for exceeds, message in checks:
@@ -84,10 +78,6 @@ def problem_of_size(width, height, length=None, max_pixels=None):
 
 def checks_of_size(width, height, length, max_pixels=None):
     """Return the checks of the size of an image, the most important one first.
-
-    Args:
-        width, height, length: Numbers, or integer tensors in a graph.
-        max_pixels: As for `problem_of_size`.
 
     Returns:
         Pairs of whether a limit is exceeded, and the message if so, which has the
@@ -122,9 +112,6 @@ def problem_of_file(data):
 
     Pillow reads the comments and the tags of a file, whatever their number, before the
     size of the image is known.
-
-    Args:
-        data: The bytes of the file.
     """
     if data.startswith(b"\xff\xd8"):
         return _problem_of_segments(data)
@@ -157,10 +144,6 @@ def problem_of_tags(block):
     """Return an error message for overlapping values of tags, or `None`.
 
     Pillow copies the values of all tags.
-
-    Args:
-        block: Bytes in TIFF's format, which may follow the mark of Exif. In another
-            format, there are no tags.
     """
     block = memoryview(block.removeprefix(b"Exif\0\0"))
     is_big = 43 in block[2:4]
@@ -190,12 +173,7 @@ def problem_of_tags(block):
 
 
 def problem_of_python(values, length):
-    """Return an error message for an image that Pillow decodes in Python, or `None`.
-
-    Args:
-        values: Number of its values, those of all channels.
-        length: Bytes of its file.
-    """
+    """Return an error message for an image that Pillow decodes in Python, or `None`."""
     if max(values, length) <= MAX_PYTHON_VALUES:
         return None
     return (
@@ -206,12 +184,7 @@ def problem_of_python(values, length):
 
 
 def problem_of_scans(pixels, data):
-    """Return an error message for the scans of a JPEG, or `None`.
-
-    Args:
-        pixels: Number of its pixels.
-        data: The bytes of the file.
-    """
+    """Return an error message for the scans of a JPEG, or `None`."""
     scans = count_scans(data)
     exceeds = scans > MAX_SCANS or scans * pixels > MAX_SCANNED_PIXELS
     return TOO_MANY_SCANS if exceeds else None
@@ -264,20 +237,12 @@ class BoundedFile(io.BytesIO):
 
 
 def image_reads(length):
-    """Return the maximum number of reads of an image after its header.
-
-    Args:
-        length: Bytes of its file.
-    """
+    """Return the maximum number of reads of an image after its header."""
     return MAX_IMAGE_READS + length // BYTES_PER_READ
 
 
 class MemoryBudget:
-    """Memory shared by concurrent tasks, reserved in the order of their requests.
-
-    Args:
-        size: Number of bytes.
-    """
+    """Memory shared by concurrent tasks, reserved in the order of their requests."""
 
     def __init__(self, size):
         self.size = size
@@ -308,11 +273,7 @@ MEMORY_BUDGET = MemoryBudget(MEMORY)
 
 
 class OpenFile(os.PathLike):
-    """An open file of the process, which may be a pipe: it is read only once.
-
-    Args:
-        path: Its path, such as `-` or `/dev/stdin`.
-    """
+    """An open file of the process, which may be a pipe: it is read only once."""
 
     def __init__(self, path):
         self.path = path
@@ -426,17 +387,8 @@ def read_array(source, size, box=None):
     All threads share the memory budget `MEMORY`: an image waits until the memory
     that it needs is free.
 
-    Args:
-        source: As for `read_image`.
-        size: Positive integer, height and width of the result.
-        box: Rectangle to keep, `(left, top, right, bottom)` as fractions of width
-            and height; the whole image if omitted.
-
     Returns:
         uint8 array of shape `(size, size, 3)`.
-
-    Raises:
-        ImageError: As for `read_image`.
     """
     with _decoded(source) as image:
         pixels = None if box is None else np.multiply(box, image.size * 2).tolist()
@@ -516,17 +468,8 @@ def image_to_array(image, size, box=None):
     The longer side is resized first, and the result is rounded: which side Pillow
     resizes first depends on its version.
 
-    Args:
-        image: RGB image, as `read_image` returns it.
-        size: Positive integer, height and width of the result.
-        box: Rectangle to keep, `(left, top, right, bottom)` in pixels, possibly
-            fractions; the whole image if omitted.
-
     Returns:
         uint8 array of shape `(size, size, 3)`.
-
-    Raises:
-        ValueError: If `image` is not of mode `RGB` or `size` is not positive.
     """
     if image.mode != "RGB" or size < 1:
         raise ValueError(
@@ -548,14 +491,8 @@ def image_to_array(image, size, box=None):
 def find_images(paths):
     """Replace every folder by the images directly inside it, sorted by name.
 
-    Args:
-        paths: Iterable of paths; files are kept, even if they are missing.
-
     Returns:
         List of `pathlib.Path`.
-
-    Raises:
-        ImageError: If a folder cannot be listed or holds no image.
     """
     found = []
     for path in map(pathlib.Path, paths):
@@ -575,9 +512,6 @@ def image_suffixes():
 
 def find_unsupported(folder):
     """Return the images directly inside a folder whose format is not supported.
-
-    Args:
-        folder: Path; for anything but a folder, the list is empty.
 
     Returns:
         List of `pathlib.Path`.

@@ -80,9 +80,6 @@ def cider_of_probable(captions, references, log_probabilities, shares):
 def attention_figures(maps):
     """Measure how attention moves from word to word, and its entropy.
 
-    Args:
-        maps: For each caption, an array `(words, ...)` of weights that sum to one.
-
     Returns:
         Dict: `"changes"`, the percentage of words whose region with the largest weight
         differs from that of the word before; `"entropy"`, the mean entropy of the
@@ -102,10 +99,6 @@ def attention_figures(maps):
 
 def sentinel_of_words(captions, min_count=20):
     """Return the mean weight of the sentinel for every frequent word, largest first.
-
-    Args:
-        captions: List of `Caption`s of a model with adaptive attention.
-        min_count: Least number of occurrences of a word.
 
     Returns:
         List of pairs `(word, weight)`.

@@ -199,14 +199,7 @@ def _installed_font(characters):
 
 
 def write_overlay(path, caption, target, chosen="all"):
-    """Write the sheet of a `Caption`; see `draw_sheet`.
-
-    Args:
-        path: The image, as for `read_image`.
-        caption: The `Caption`.
-        target: Name of the file, or binary file to write a PNG to.
-        chosen: As for `draw_sheet`.
-    """
+    """Write the sheet of a `Caption`; see `draw_sheet`."""
     sheet = draw_sheet(read_image(path), caption, chosen)
     if hasattr(target, "write"):
         sheet.save(target, **FORMATS[".png"])
@@ -218,18 +211,8 @@ def write_overlay(path, caption, target, chosen="all"):
 def find_overlays(overlay, given, images):
     """Return the file of each image's overlay; different images have different ones.
 
-    Args:
-        overlay: For a single image the name of a file, otherwise that of a folder.
-        given: Images and folders as the user named them.
-        images: The paths of all images: those named, and those in the folders.
-
     Returns:
         Dict from the path of each image to that of its overlay.
-
-    Raises:
-        UserError: If `overlay` is not as above, or is a folder of images: the same
-            command, with the folder or a pattern such as `*.png`, would caption the
-            overlays, too.
     """
     folders = [path for path in given if os.path.isdir(path)]
     is_file = overlay.suffix.lower() in FORMATS and not overlay.is_dir()
@@ -320,12 +303,6 @@ def caption_figure(photo, caption, title, number):
     """Return a photograph, and the words of a caption, which show their maps.
 
     The word with the most concentrated map is chosen first.
-
-    Args:
-        photo: The `Photo`.
-        caption: The `Caption`.
-        title: Name of the model.
-        number: Number of the figure on the page.
     """
     peaks = caption.weights.max(axis=(1, 2), initial=0)
     chosen = 1 + int(np.argmax(peaks)) if caption.words else 0

@@ -95,7 +95,7 @@ def test_json_contains_the_attention(photographs, model_folder, capsys):
     assert main(["caption", path, *options]) == 0
 
     reported = json.loads(capsys.readouterr().out)
-    assert reported["photo"] == path
+    assert reported["image"] == path
     assert reported["caption"].split()[0] == reported["words"][0]
     assert len(reported["attention"]) == len(reported["words"])
     numbers = [x for row in reported["attention"][0] for x in row]
@@ -111,7 +111,7 @@ def test_json_is_utf8_whatever_the_names(photographs, model_folder, capfdbinary)
     assert main(["caption", str(photo), "--model", str(model_folder), "--json"]) == 0
 
     [line] = capfdbinary.readouterr().out.decode("utf-8").splitlines()
-    assert json.loads(line)["photo"] == str(photo)
+    assert json.loads(line)["image"] == str(photo)
 
 
 def test_larger_images_have_more_regions(photographs, model_folder, capsys):
@@ -140,5 +140,5 @@ def test_several_captions_of_an_image(photographs, model_folder, capsys, tmp_pat
     assert len(entries[1]["attention"]) == len(entries[1]["words"])
     names = ("caption", "score", "mean_log_probability")
     brief = [{name: x[name] for name in names} for x in entries]
-    origin = {"photo": path, "model": str(model_folder), "options": "--n-best 3"}
+    origin = {"image": path, "model": str(model_folder), "options": "--n-best 3"}
     assert written == {**origin, "captions": brief}

@@ -57,7 +57,7 @@ def test_improbable_captions_are_left_out(photographs, model_folder, tmp_path, c
         if not left_out:
             assert after == before
         assert (after["caption"] is None) == left_out
-        assert (f"warning: {before['photo']!r} has no caption" in error) == left_out
+        assert (f"warning: {before['image']!r} has no caption" in error) == left_out
     assert error.count("\n") == len(list(tmp_path.iterdir())) == 2
 
 

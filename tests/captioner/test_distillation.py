@@ -27,7 +27,7 @@ def write(path, *entries):
 
 
 def captions_of(photo, *texts):
-    return {"photo": photo, "captions": [{"caption": text} for text in texts]}
+    return {"image": photo, "captions": [{"caption": text} for text in texts]}
 
 
 def test_the_best_captions_of_every_image_are_kept(tmp_path):
@@ -38,10 +38,10 @@ def test_the_best_captions_of_every_image_are_kept(tmp_path):
             tmp_path / "second.jsonl",
             captions_of("elsewhere/a.jpg", *others[3:], others[1]),
             # Of two images with one name, the path decides.
-            {"photo": relpath("/data/2/b.jpg"), "caption": "a blue car", "score": -1},
+            {"image": relpath("/data/2/b.jpg"), "caption": "a blue car", "score": -1},
             captions_of("/data/b.jpg", "nothing"),
-            {"photo": "c.jpg", "caption": None},
-            {"photo": "d.jpg", "error": "damaged"},
+            {"image": "c.jpg", "caption": None},
+            {"image": "d.jpg", "error": "damaged"},
         ),
     ]
     files[1].write_text(files[1].read_text() + "\n")
@@ -105,13 +105,13 @@ def test_training_reads_them(squares, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("a man", "line 1: expected a JSON object with 'photo' and 'caption'"),
+        ("a man", "line 1: expected a JSON object with 'image' and 'caption'"),
         ("[1]", "line 1: expected a JSON object"),
-        ('{"photo": "a.jpg", "captions": 3}', "line 1: expected a JSON object"),
-        ('{"photo": 3, "caption": "a man"}', "line 1: expected a JSON object"),
+        ('{"image": "a.jpg", "captions": 3}', "line 1: expected a JSON object"),
+        ('{"image": 3, "caption": "a man"}', "line 1: expected a JSON object"),
         ('{"caption": "a man"}', "line 1: expected a JSON object"),
-        ('{"photo": "c.jpg", "caption": "a man"}', "has no caption of a training"),
-        ('{"photo": "a.jpg", "error": "x"}', "has no caption of a training image"),
+        ('{"image": "c.jpg", "caption": "a man"}', "has no caption of a training"),
+        ('{"image": "a.jpg", "error": "x"}', "has no caption of a training image"),
         ("", "has no caption of a training image"),
     ],
 )

@@ -130,7 +130,7 @@ def test_the_command_needs_no_keras(
     expected = Captioner.from_preset(model_folder)
     for path, line in zip(photographs, lines, strict=True):
         entry = json.loads(line)
-        assert entry["photo"] == str(path)
+        assert entry["image"] == str(path)
         best = expected.caption(path, **SEARCH)
         assert entry["captions"][0]["caption"] == best.text
         assert entry["captions"][0]["score"] == pytest.approx(best.score, abs=2e-4)

@@ -128,7 +128,7 @@ def test_an_interrupted_output_resumes(
     assert f"{count}/{count} [" in reported.err
     assert "error: Cannot read" in reported.err
     assert "caption" in whole[0] and "words" not in whole[0]
-    assert whole[-1]["photo"] == str(broken)
+    assert whole[-1]["image"] == str(broken)
     assert "Cannot read" in whole[-1]["error"]
 
     # The last two lines are lost, one of them in the middle.
@@ -163,7 +163,7 @@ def test_an_image_that_is_given_twice_has_one_line(
     assert main(command) == 0
 
     [reported] = lines_of(output)
-    assert reported["photo"] == "red-0.png"
+    assert reported["image"] == "red-0.png"
 
 
 def test_records_are_utf8_whatever_the_names(tmp_path):
@@ -172,7 +172,7 @@ def test_records_are_utf8_whatever_the_names(tmp_path):
         records.add(tmp_path / name, {"caption": "é"})
 
     [reported] = lines_of(tmp_path / "new.jsonl")
-    assert reported["photo"].endswith(name) and reported["caption"] == "é"
+    assert reported["image"].endswith(name) and reported["caption"] == "é"
     with Records(tmp_path / "new.jsonl", "model") as records:
         assert tmp_path / name in records and "tea.jpg" not in records
 
@@ -200,7 +200,7 @@ def test_an_output_has_lines_of_one_model_and_one_kind(
 
 
 @pytest.mark.parametrize(
-    "text", ["My notes\n", "My notes", '{"photo": 3}\n', '{ "photo": "a.jpg"}']
+    "text", ["My notes\n", "My notes", '{"image": 3}\n', '{ "image": "a.jpg"}']
 )
 def test_an_output_with_other_content_is_not_changed(
     photographs, model_folder, tmp_path, capsys, text

@@ -45,9 +45,9 @@ def test_an_output_has_one_caption_or_several_in_each_line(tmp_path, first, seco
 )
 def test_a_line_of_another_program_is_an_error_of_one_line(tmp_path, rest):
     path = tmp_path / "captions.jsonl"
-    path.write_text(f'{{"photo": "a.jpg", "model": "model", {rest}}}\n')
+    path.write_text(f'{{"image": "a.jpg", "model": "model", {rest}}}\n')
 
-    message = r"captions.jsonl, line 1: expected .* Received: b'\{\"photo\": \"a.jpg"
+    message = r"captions.jsonl, line 1: expected .* Received: b'\{\"image\": \"a.jpg"
     with pytest.raises(UserError, match=message):
         written(path)
 
@@ -60,7 +60,7 @@ def test_an_image_of_an_open_file_is_never_counted_as_captioned(tmp_path, name):
             assert name not in records
             records.add(name, {"caption": "a dog"})
             assert name not in records and "./-" not in records
-        assert [line["photo"] for line in lines_of(path)] == [name] * count
+        assert [line["image"] for line in lines_of(path)] == [name] * count
 
 
 def test_an_output_belongs_to_one_process(tmp_path):
@@ -83,7 +83,7 @@ def test_an_output_has_captions_of_one_search(tmp_path):
     path = tmp_path / "captions.jsonl"
     [line] = written(path, {"caption": "a dog"}, options="--beam-size 3")
     assert line == {
-        "photo": "0.jpg",
+        "image": "0.jpg",
         "model": "model",
         "options": "--beam-size 3",
         "caption": "a dog",
@@ -96,16 +96,6 @@ def test_an_output_has_captions_of_one_search(tmp_path):
         "with --beam-size 3. Choose another output"
     )
     assert written(path, options="--beam-size 3") == [line]
-
-
-def test_lines_of_earlier_versions_have_any_options(tmp_path):
-    path = tmp_path / "captions.jsonl"
-    path.write_text('{"photo": "a.jpg", "model": "model", "caption": "a dog"}\n')
-
-    before, after = written(path, {"caption": "a cat"}, options="--beam-size 3")
-    assert "options" not in before and after["options"] == "--beam-size 3"
-    with pytest.raises(UserError, match=r"line 2: expected .* with the default opt"):
-        written(path)
 
 
 @pytest.fixture
@@ -183,7 +173,7 @@ def test_a_removed_caption_leaves_no_details(tmp_path):
     path = tmp_path / "captions.jsonl"
     [line] = written(path, scored(-0.7, words=["a", "dog"], attention=[[0.5], [0.5]]))
 
-    own = {name: line[name] for name in ("photo", "model", "options")}
+    own = {name: line[name] for name in ("image", "model", "options")}
     expected = {**own, "caption": None, "mean_log_probability": -0.7}
     assert written(path, min_score=-0.08) == [expected]
 
@@ -230,4 +220,4 @@ def test_a_lower_threshold_adds_captions_to_an_output(captioning):
     assert lines_of(output) == [before]
     assert main([*command, "-100"]) == 0
     [after] = lines_of(output)
-    assert after["photo"] == before["photo"] and after["caption"] is not None
+    assert after["image"] == before["image"] and after["caption"] is not None

@@ -131,7 +131,7 @@ def test_the_command_prints_captions_and_writes_overlays(
     assert main([*map(str, arguments)]) == 0
 
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [entry["photo"] for entry in entries] == [*map(str, photographs)]
+    assert [entry["image"] for entry in entries] == [*map(str, photographs)]
     for entry in entries:
         for caption in entry["captions"]:
             maps = np.array(caption["attention"])

@@ -104,11 +104,6 @@ def _options(config, search):
     """Return the options on which captions depend, as on the command line.
 
     Those with their defaults are left out.
-
-    Args:
-        config: The `CaptionConfig`.
-        search: Dict of all options of the beam search. Those of a LiteRT file may
-            differ from the defaults although none was given.
     """
     defaults = dataclasses.asdict(CaptionBeamConfig())
     given = {name: x for name, x in search.items() if x != defaults[name]}
@@ -195,7 +190,7 @@ def _print(config, several, path, captions, kept):
         return
     if config.json:
         described = _entry(config, captions, kept, details=True)
-        print(to_json({"photo": str(path), **described}), flush=True)
+        print(to_json({"image": str(path), **described}), flush=True)
         return
     for one in kept:
         columns = [printable(one.text)]
@@ -214,14 +209,7 @@ def _record(config, records, progress, path, captions, kept):
 
 
 def _entry(config, captions, kept, details):
-    """Return the JSON object of an image, without its path.
-
-    Args:
-        config: The `CaptionConfig`.
-        captions: All captions, or the `ImageError`.
-        kept: Those that are probable enough.
-        details: Whether the object has all details of a caption.
-    """
+    """Return the JSON object of an image, without its path."""
     if isinstance(captions, UserError):
         return {"error": str(captions)}
     # By the mean log-probability, a later run with another minimum decides whether the

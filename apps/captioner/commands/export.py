@@ -139,13 +139,6 @@ def save_lite_captioner(captioner, path, *, search, quantize="float16", **origin
     Its signature `weights` takes `images`, uint8 `(1, size, size, 3)`, and returns the
     dict of `keras_attention.beam_search`. For hard and adaptive attention there is
     another one, `probabilities`, whose maps are the probabilities of the regions.
-
-    Args:
-        captioner: The `Captioner`.
-        path: Name of the file.
-        search: All options of the beam search.
-        quantize: `"float16"`, `"int8"` or `"none"`.
-        **origin: `name_or_path`, as of `save_litert`.
     """
     captioner.network.backbone.freeze()
     size = captioner.image_size

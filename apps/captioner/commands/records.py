@@ -16,14 +16,13 @@ from keras_attention_apps.common.files import (
 from keras_attention_apps.common.lock import locked_file
 
 # The beginning of every line.
-BEGINNING = b'{"photo": "'
+BEGINNING = b'{"image": "'
 # What errors call an empty list of options.
 DEFAULT = "the default options"
 SCORE = "mean_log_probability"
-# Keys that earlier versions, or a model before its calibration, did not write.
-LATER_KEYS = (SCORE, "unsure")
-# The keys of every line.
-COMMON_KEYS = ("photo", "model", "options")
+# The keys of every line, and those that do not depend on the options.
+COMMON_KEYS = ("image", "model", "options")
+OTHER_KEYS = (*COMMON_KEYS, SCORE, "unsure")
 
 
 class Records:
@@ -37,13 +36,8 @@ class Records:
         path: The file; created if it does not exist.
         model: Name or folder of the model, which every line contains.
         options: Options on which the captions depend, as on the command line, where
-            they differ from the defaults. Every line contains them; those of earlier
-            versions do not, and may have any options.
+            they differ from the defaults. Every line contains them.
         min_score: Minimum mean log-probability of a caption, if there is one.
-
-    Raises:
-        UserError: If another process writes to the file, or it has other contents, or
-            captions of another model or with other options.
     """
 
     def __init__(self, path, model, options="", min_score=None):
@@ -92,14 +86,14 @@ class Records:
         where = f"{self.path}, line {number}: expected"
         try:
             entry = parse_json(line)
-            photo, kept = entry["photo"], self._kept(entry)
-            if not isinstance(photo, str):
-                raise TypeError("the photo has no name")
+            image, kept = entry["image"], self._kept(entry)
+            if not isinstance(image, str):
+                raise TypeError("the image has no name")
             if not line.endswith(b"\n"):
                 raise ValueError("the line is incomplete")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(
-                f"{where} a JSON object with the key 'photo', as written by an "
+                f"{where} a JSON object with the key 'image', as written by an "
                 f"earlier run. Received: {line[:60]!r}"
             ) from error
         if entry.get("model") != self.model:
@@ -107,22 +101,21 @@ class Records:
                 f"{where} captions of {self.model!r}. Received: those of "
                 f"{entry.get('model')!r}. Choose another output"
             )
-        found = entry.get("options", self.options)
+        found = entry.get("options")
         if found != self.options:
             raise UserError(
                 f"{where} captions with {self.options or DEFAULT}. Received: those "
                 f"with {found or DEFAULT}. Choose another output"
             )
         if kept:
-            self._mark_captioned(photo)
+            self._mark_captioned(image)
             self._names = _names(kept) or self._names
         return kept is entry
 
     def _kept(self, entry):
         """Return a line without captions below the minimum score; `None` to remove it.
 
-        It is removed if a new run may give it a caption. Earlier versions did not write
-        the scores.
+        It is removed if a new run may give it a caption.
         """
         if "error" in entry:
             return None
@@ -152,11 +145,7 @@ class Records:
                     new.write(line if kept is entry else _line(kept))
 
     def add(self, path, described):
-        """Write the line of an image.
-
-        Raises:
-            UserError: If the line has other keys than those before.
-        """
+        """Write the line of an image."""
         if "error" not in described:
             names = _names(described) or self._names
             if names != (self._names or names):
@@ -167,7 +156,7 @@ class Records:
                 )
             self._names = names
             self._mark_captioned(path)
-        own = {"photo": str(path), "model": self.model, "options": self.options}
+        own = {"image": str(path), "model": self.model, "options": self.options}
         with errors_naming(self.path):
             self._file.write(_line({**own, **described}))
             self._file.flush()
@@ -192,9 +181,6 @@ def _captions(entry):
 
 
 def _names(entry):
-    """Return the keys of a line and of its captions; `None` if it has no caption.
-
-    Without the `LATER_KEYS`.
-    """
+    """Return the keys that depend on the options; `None` if there is no caption."""
     first = next(iter(_captions(entry)), None)
-    return None if first is None else {*entry, *first} - {*COMMON_KEYS, *LATER_KEYS}
+    return None if first is None else {*entry, *first} - {*OTHER_KEYS}

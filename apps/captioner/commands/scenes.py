@@ -43,10 +43,6 @@ OVERSAMPLING = 4
 def scene(generator, size):
     """Draw an image of one object, or of two objects of different shapes.
 
-    Args:
-        generator: `random.Random`.
-        size: Side of the image in pixels.
-
     Returns:
         The image, and a dict with its `"captions"` and `"boxes"`.
     """
@@ -114,11 +110,7 @@ SPLITS = {"train": 0.8, "dev": 0.1, "test": 0.1}
 
 
 def scenes(config):
-    """Write the data set that a `ScenesConfig` describes.
-
-    Raises:
-        UserError: If the folder is not empty.
-    """
+    """Write the data set that a `ScenesConfig` describes."""
     generator = random.Random(config.seed)
     with atomic_folder(config.directory) as temporary:
         (temporary / "images").mkdir()

@@ -20,14 +20,7 @@ MIN_CROP = 0.8
 
 
 class ImageBatches(keras.utils.PyDataset):
-    """Batches of images, in order, as inputs of the network.
-
-    Args:
-        paths: Paths of the images.
-        size: Side of the square in pixels.
-        batch_size: Batch size.
-        views: For each image, its view; the whole image if omitted.
-    """
+    """Batches of images, in order, as inputs of the network."""
 
     def __init__(self, paths, size, batch_size=32, views=None):
         super().__init__()
@@ -45,13 +38,7 @@ class ImageBatches(keras.utils.PyDataset):
 
 
 def load_images(paths, size, views):
-    """Load images as one array `(B, size, size, 3)` of uint8.
-
-    Args:
-        paths: Paths of the images.
-        size: Side of the square in pixels.
-        views: For each image, the crop and whether it is mirrored; see `random_views`.
-    """
+    """Load images as one array `(B, size, size, 3)` of uint8."""
 
     def load(path, view):
         box, mirrored = view

@@ -12,19 +12,12 @@ WHOLE = (0.0, 0.0, 1.0, 1.0), False
 
 
 def check_boxes(boxes):
-    """Validate the boxes of an image, and return them as a dict of tuples.
-
-    Args:
-        boxes: Dict from a word to a list of boxes, or to one.
+    """Validate a dict from words to a box or a list of boxes.
 
     Returns:
         Dict from a word to a tuple of boxes, without the words that have none. Words
         are normalised by `tokenize`, like captions. A phrase keeps its spaces, so it
         matches no single word of a caption.
-
-    Raises:
-        ValueError: If a box is not four numbers from 0 to 1, left before right and top
-            before bottom.
     """
     checked = {}
     for word, found in boxes.items():
@@ -50,12 +43,7 @@ def check_boxes(boxes):
 
 
 def viewed(boxes, view):
-    """Return the parts of boxes inside a view, in coordinates of the view.
-
-    Args:
-        boxes: Iterable of boxes.
-        view: Pair of the crop, a box, and whether it is mirrored.
-    """
+    """Return the parts of boxes inside a view, in coordinates of the view."""
     (left, top, right, bottom), mirrored = view
     scale = np.array([right - left, bottom - top] * 2)
     found = []
@@ -90,10 +78,6 @@ def pointing(captions, boxes):
 
     A region is on the object if the share of it that the object covers is at least half
     the largest share of any region.
-
-    Args:
-        captions: Iterable of `Caption`s.
-        boxes: The boxes of their images.
 
     Returns:
         Number of hits, and number of words that name an object.

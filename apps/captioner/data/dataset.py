@@ -50,11 +50,6 @@ def read_dataset(directory, split, *, validation_share=0.1):
         List of `CaptionedImage`, in the order of the split file or, if there is none,
         of the file with the captions. Captions without a word, images without captions
         and missing files are left out, and counted in warnings.
-
-    Raises:
-        DataError: If no layout is recognised, a file is broken or can be read in two
-            ways, the data has no such split, an image is in two splits, or more than
-            half of the images are missing.
     """
     if split not in SPLITS:
         raise unexpected("split", f"one of {list_some(SPLITS)}", repr(split))
@@ -84,15 +79,7 @@ def read_dataset(directory, split, *, validation_share=0.1):
 
 
 def readable(images, limit):
-    """Return the images that can be read, and print a warning for each of the others.
-
-    Args:
-        images: List of `CaptionedImage`.
-        limit: Maximum share of unreadable images.
-
-    Raises:
-        DataError: If the share is larger, or no image can be read.
-    """
+    """Return the images that can be read, and warn of each of the others."""
 
     def problem(image):
         try:
@@ -121,12 +108,7 @@ def readable(images, limit):
 
 
 class _Folders:
-    """The folders in which the images of a data set may lie.
-
-    Args:
-        roots: The folder of the data set and, if that is one of its folders of images
-            or texts, its parent.
-    """
+    """The folders in which the images of a data set may lie."""
 
     def __init__(self, roots):
         bases = [*roots]

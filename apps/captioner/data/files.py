@@ -65,14 +65,8 @@ def read_content(file):
 def archived_samples(archive):
     """Yield the samples of an archive: successive files with the same stem.
 
-    Args:
-        archive: Path of an uncompressed `.tar` file.
-
     Yields:
         Pairs of the name that they share and the list of `ArchivedFile`s.
-
-    Raises:
-        UserError: If the archive cannot be read.
     """
     key, files = None, []
     try:
@@ -129,11 +123,7 @@ def list_some(names, limit=6):
 
 
 def find_file(root, *patterns, without=()):
-    """Return the file of a pattern in a data set or its folders of texts, or `None`.
-
-    Raises:
-        DataError: If a folder has several.
-    """
+    """Return the file of a pattern in a data set or its folders of texts, or `None`."""
     for folder in (root, *(root / name for name in TEXT_FOLDERS)):
         paths = [path for pattern in patterns for path in folder.glob(pattern)]
         # Archives made on macOS have a hidden `._name` for every file.
@@ -149,11 +139,6 @@ def find_file(root, *patterns, without=()):
 
 def find_split_files(root, pattern, names):
     """Find the files that list one split each.
-
-    Args:
-        root: Folder of the data set.
-        pattern: Pattern of a file, with `{}` for the name of the split.
-        names: Dict from splits to their names in the pattern.
 
     Returns:
         files: Dict from splits to the files that are there.

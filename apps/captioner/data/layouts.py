@@ -114,20 +114,7 @@ class Listing:
         self._names_of_ids = {}
 
     def add(self, path, captions, split=None, *, where, image_id=None, boxes=None):
-        """Add an image, or further captions of one.
-
-        Args:
-            path: Its path within the data set, or `ArchivedFile`.
-            captions: Its captions.
-            split: Its split, if the data set names one.
-            where: Position in a file, for errors.
-            image_id: Its number or name, if the data set names one.
-            boxes: Boxes of objects, by word.
-
-        Raises:
-            DataError: If the image is in another split, has another id, or is another
-                file of the same name; or if another image of the split has this id.
-        """
+        """Add an image, or further captions of one."""
         if not isinstance(path, ArchivedFile):
             # Paths of Windows, also on other systems.
             path = Path(str(path).replace("\\", "/"))
@@ -154,16 +141,9 @@ class Listing:
     def select(self, split, validation_share):
         """Return the images of a split, and those of the others.
 
-        Args:
-            split: The split.
-            validation_share: Share of the images that are drawn for dev, and for test.
-
         Returns:
             images: List of `CaptionedImage`.
             others: Dict from each other split to the list of its paths.
-
-        Raises:
-            DataError: If there is no such split, or only a part of the images has one.
         """
         parts = {}
         if self._lacking is not None:
@@ -187,14 +167,7 @@ class Listing:
         return _captioned(parts[split]), others
 
     def _drawn_splits(self, images, validation_share, split, test="test"):
-        """Return a dict from splits to the images that are drawn for them.
-
-        Args:
-            images: The images.
-            validation_share: See `select`.
-            split: The requested split.
-            test: The split of the images that are drawn for test.
-        """
+        """Return a dict from splits to the images that are drawn for them."""
         if split == "dev" and len(images) < 2:
             expected = "at least two images, of which one is for validation"
             raise unexpected(self.where, expected, len(images))
@@ -351,11 +324,6 @@ def listing_of(root, path, captions):
     """Return the `Listing` of a data set.
 
     Split files decide the splits; without them, a hash of the file name does.
-
-    Args:
-        root: Folder of the data set.
-        path: File of the captions, for errors.
-        captions: Dict from names of images to their captions.
     """
     names = {split: split for split in SPLITS.values()}
     files, lacking = find_split_files(root, "*{}Images.txt", names)

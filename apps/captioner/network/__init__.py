@@ -8,13 +8,7 @@ from keras_attention_apps.captioner.network.transformer import TransformerCaptio
 
 
 def build_network(config, vocabulary_size, **options):
-    """Build the network of a `ModelConfig`, with all its weights.
-
-    Args:
-        config: The `ModelConfig`.
-        vocabulary_size: Number of words.
-        **options: Further arguments of `CaptionNetwork`.
-    """
+    """Build the network of a `ModelConfig`, with all its weights."""
     kind = ShowAttendTell
     if config.decoder == "transformer":
         kind = TransformerCaptioner

@@ -27,11 +27,7 @@ MODES = {
 
 
 def affine(scale, offset):
-    """Return a function that scales images and adds an offset.
-
-    Args:
-        scale, offset: A number, one for each channel, or `None`.
-    """
+    """Return a function that scales images and adds an offset."""
 
     def preprocess(images):
         for combine, values in ((ops.multiply, scale), (ops.add, offset)):
@@ -55,9 +51,6 @@ def fold_normalization(cnn):
     One `FoldedConvolution` replaces every convolution without activation and the batch
     normalisation after it, and zero padding before it that equals `"same"`. The model
     shares all layers of `cnn`, and follows changes of their weights until it is frozen.
-
-    Args:
-        cnn: A functional Keras model.
     """
     # From the `id` of each output to the layer, its input and the output. Keeping the
     # output alive keeps its `id` from being reused.
@@ -269,12 +262,10 @@ class Backbone(layers.Layer):
         self.built = True
 
     def unfreeze(self, share):
-        """Make the upper layers trainable.
+        """Make the upper `share` of the layers trainable.
 
-        Args:
-            share: Share of the layers, counted from the top. For an `Encoder`, whose
-                layers are nested, it is the share of the weights, and position
-                embeddings stay frozen.
+        For an `Encoder`, whose layers are nested, it is the share of the weights, and
+        position embeddings stay frozen.
         """
         self.trainable = True
         parts = self.cnn.trainable_weights if self.encoder else self.cnn.layers
@@ -301,13 +292,7 @@ class Backbone(layers.Layer):
 
 
 def build_application(name, image_size, weights):
-    """Return a CNN without its top, and its preprocessing.
-
-    Args:
-        name: As of `find_application`.
-        image_size: Side of the square images in pixels.
-        weights: `"imagenet"` or `None`.
-    """
+    """Return a CNN without its top, and its preprocessing."""
     build, preprocess = find_application(name)
     try:
         cnn = build(

@@ -103,12 +103,7 @@ class CaptionNetwork(DecoderNetwork):
         self.words_loss = keras.metrics.Mean(name="words_loss")
 
     def add_embeddings(self, vocabulary_size, initializer="uniform"):
-        """Create the word embeddings, which the output layer shares.
-
-        Args:
-            vocabulary_size: Number of words N.
-            initializer: Initializer of the embeddings.
-        """
+        """Create the word embeddings, which the output layer shares."""
         self.embedding = keras.layers.ReversibleEmbedding(
             vocabulary_size,
             self.config.embedding_units,
@@ -170,10 +165,8 @@ class CaptionNetwork(DecoderNetwork):
     def step(self, token_ids, state, memory, maps="weights"):
         """Run one step of a search; see `keras_attention.beam_search`.
 
-        Args:
-            token_ids, state, memory: Last tokens, state and memory.
-            maps: Attention to return: `"weights"`, or `"probabilities"`, from which
-                hard attention chooses a region. Soft attention has `"weights"` alone.
+        The maps are the `"weights"`, or the `"probabilities"` from which hard attention
+        chooses a region.
         """
         hidden, state, reported = self.advance(token_ids, state, memory)
         logits = ops.cast(self.embedding(hidden, reverse=True), "float32")
@@ -239,12 +232,7 @@ class CaptionNetwork(DecoderNetwork):
         return logits - 1e9 * banned
 
     def _reinforced(self, likelihood, mask, y_pred, training):
-        """Return the REINFORCE losses of hard attention, `(B, K)`.
-
-        Args:
-            likelihood: Log-likelihoods of the captions, `(B, K)`.
-            mask, y_pred, training: As in `compute_loss`.
-        """
+        """Return the REINFORCE losses of hard attention, `(B, K)`."""
 
         def flat(x):
             return ops.reshape(x, (-1, *ops.shape(x)[2:]))

@@ -50,9 +50,6 @@ def efficientnet_lite(variant, width, depth, *, include_top, weights, input_shap
         include_top: Must be `False`.
         weights: `"imagenet"` or `None`.
         input_shape: Height, width and channels of the images.
-
-    Raises:
-        UserError: If the package with the ImageNet weights is not installed.
     """
     if include_top:
         raise ValueError(

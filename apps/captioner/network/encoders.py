@@ -60,15 +60,7 @@ class Encoder:
     offset: float | list | None = None
 
     def build(self, image_size, weights=None):
-        """Return a Keras model from images to a feature grid; see `grid_model`.
-
-        Args:
-            image_size: Side of the images in pixels.
-            weights: File of the weights of the whole model; random if omitted.
-
-        Raises:
-            UserError: If it cannot be built, at all or for this size.
-        """
+        """Return a Keras model from images to a feature grid; see `grid_model`."""
         if "keras_hub" in json.dumps(self.model):
             keras_hub(self.name)
         with _as_user_error(f"{self.name} cannot be built"):
@@ -124,11 +116,7 @@ class Encoder:
 
     @classmethod
     def load(cls, folder):
-        """Return the encoder that a model's folder describes, or `None`.
-
-        Raises:
-            UserError: If the description is invalid.
-        """
+        """Return the encoder that a model's folder describes, or `None`."""
         file = Path(folder) / ENCODER_FILE
         if not file.is_file():
             return None
@@ -147,9 +135,6 @@ def read_encoder(name):
     Args:
         name: Path of a `.keras` file; or `"hub:"` and the name of a KerasHub preset, as
             its `Backbone.from_preset` takes it.
-
-    Raises:
-        UserError: If it cannot be read.
     """
     read = _read_preset if name.startswith(HUB) else _read_file
     model, pixels = read(name)
@@ -263,9 +248,6 @@ def grid_model(model, image_size, name):
         model: A Keras model of images, `(B, height, width, 3)`.
         image_size: Side of the images in pixels.
         name: Name of the model in messages.
-
-    Raises:
-        UserError: If the model takes no images, none of this size, or has no grid.
     """
     image = _image_input(model, name)
     images = keras.Input((image_size, image_size, 3), name=image.name)
@@ -374,13 +356,7 @@ def _count(shape):
 
 
 def _side(tokens, image_size, patch_size):
-    """Return the side of a square grid of patches, or `None`.
-
-    Args:
-        tokens: Number of tokens, with those before the patches.
-        image_size: Side of the images in pixels.
-        patch_size: That of the model, if it has one: an int or a tuple of two.
-    """
+    """Return the side of a square grid of patches, or `None`."""
     largest = math.isqrt(tokens)
     sizes = [largest]
     if patch_size:

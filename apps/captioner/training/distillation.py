@@ -21,15 +21,8 @@ def with_teacher_captions(images, files):
     Each image receives at most three new captions: those with the highest CIDEr-D
     against its own captions.
 
-    Args:
-        images: List of `CaptionedImage`.
-        files: Paths of files that `captioner caption --output` has written.
-
     Returns:
         List of `CaptionedImage` with `teacher_captions`, best first.
-
-    Raises:
-        UserError: If a file has another format, or no caption of these images.
 
     Reference:
         [Kim and Rush, 2016](https://arxiv.org/abs/1606.07947).
@@ -84,13 +77,13 @@ def _read(path):
                 entry = parse_json(line)
                 entries = entry.get("captions", [entry])
                 texts = [x["caption"] for x in entries if x.get("caption")]
-                photo = entry["photo"]
-                if not all(isinstance(text, str) for text in (photo, *texts)):
+                image = entry["image"]
+                if not all(isinstance(text, str) for text in (image, *texts)):
                     raise TypeError
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise UserError(
-                    f"{path}, line {number}: expected a JSON object with 'photo' and "
+                    f"{path}, line {number}: expected a JSON object with 'image' and "
                     f"'caption' or 'captions', as captioner caption writes it. "
                     f"Received: {line[:60]!r}"
                 ) from error
-            yield photo, texts
+            yield image, texts

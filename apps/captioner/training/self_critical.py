@@ -49,10 +49,6 @@ class CiderReward:
     def __call__(self, words, image):
         """Return the reward of a caption.
 
-        Args:
-            words: The words of a caption that has ended.
-            image: Index of its image.
-
         Returns:
             CIDEr-D, from 0 to 10.
         """
@@ -99,10 +95,6 @@ class BleuReward:
 
     def __call__(self, words, image):
         """Return the reward of a caption.
-
-        Args:
-            words: The words of a caption that has ended.
-            image: Index of its image.
 
         Returns:
             BLEU-4, from 0 to 1.

@@ -326,11 +326,7 @@ def _new_captioner(config, vocabulary, start):
 
 
 def _from_preset(config):
-    """Return the `TrainConfig` with the preset's model, and the `Captioner` itself.
-
-    Raises:
-        UserError: If there is no such preset, or `backbone_weights` are set, too.
-    """
+    """Return the `TrainConfig` with the preset's model, and the `Captioner` itself."""
     if config.backbone_weights not in ("imagenet", "none"):
         raise UserError(
             "backbone_weights must not be set with from_preset, which has its own. "

@@ -47,11 +47,7 @@ PHOTOGRAPH = "photograph"
 
 
 def build(config):
-    """Return the page as `gradio.Blocks`.
-
-    Args:
-        config: The `WebConfig`.
-    """
+    """Return the page as `gradio.Blocks`."""
     service = CaptionService(config)
     most = config.server.max_megabytes * MEGABYTE
 
@@ -117,13 +113,7 @@ def _one_image(config, service, read):
 
 
 class _ImageEvents:
-    """Functions of the events of the tab for one image, from values to updates.
-
-    Args:
-        config: The `WebConfig`.
-        service: The `CaptionService`.
-        read: Function from the path of an upload to a `Photo`.
-    """
+    """Functions of the events of the tab for one image, from values to updates."""
 
     def __init__(self, config, service, read):
         self.config = config

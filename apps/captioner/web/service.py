@@ -70,38 +70,18 @@ class CaptionService:
             self.compares_hard |= other.attention == "hard"
 
     def read(self, source):
-        """Read an image as a `Photo`.
-
-        Args:
-            source: As for `read_image`.
-
-        Raises:
-            ImageError: If it cannot be read, or has too many pixels.
-        """
+        """Read an image as a `Photo`."""
         image = read_image(source, max_pixels=self._config.max_megapixels * 1_000_000)
         arrays = {size: image_to_array(image, size) for size in self._sizes}
         return Photo(arrays, *preview(image, PREVIEW))
 
     def captions(self, photo, search, *, n_best=1):
-        """Return the best captions of a `Photo`, best first.
-
-        Args:
-            photo: The `Photo`.
-            search: Dict of options of the beam search.
-            n_best: Maximum number of captions.
-        """
+        """Return the best captions of a `Photo`, best first."""
         with self._models.turns:
             return _captions(self._main(search), photo, search, n_best)
 
     def other_caption(self, photo, search, *, inference=None):
-        """Return the best caption of the other model.
-
-        Args:
-            photo: The `Photo`.
-            search: Dict of options of the beam search.
-            inference: Context of hard attention: `"argmax"` or `"expectation"`; that of
-                the model if `None`.
-        """
+        """Return the best caption of the other model."""
         options = {"inference": inference} if inference else {}
         with self._models.turns:
             model = self._models(self._config.compare, search, **options)
