@@ -14,7 +14,6 @@ import struct
 import threading
 
 import numpy as np
-from keras_attention_apps.captioner.data.files import ArchivedFile
 from keras_attention_apps.common.cli import UserError
 from keras_attention_apps.common.reading import OPEN_FILES, STANDARD_INPUT, read_file
 from PIL import Image, UnidentifiedImageError
@@ -382,13 +381,11 @@ def read_image(source, *, draft=False, max_pixels=None):
 
 
 def read_array(source, size, box=None):
-    """Read an image, and resize it, or a rectangle of it, to a square.
+    """Read an image, and resize it to a square `(size, size, 3)` of uint8.
 
-    All threads share the memory budget `MEMORY`: an image waits until the memory
-    that it needs is free.
-
-    Returns:
-        uint8 array of shape `(size, size, 3)`.
+    With a `box`, `(left, top, right, bottom)` as fractions of width and height, only
+    this rectangle. All threads share the memory budget `MEMORY`: an image waits until
+    the memory that it needs is free.
     """
     with _decoded(source) as image:
         pixels = None if box is None else np.multiply(box, image.size * 2).tolist()
@@ -422,7 +419,7 @@ def _errors_of(source):
         yield
     # Errors of the image, of its file, or of memory; other exceptions are bugs.
     except (OSError, ValueError, MemoryError, Image.DecompressionBombError) as error:
-        is_path = isinstance(source, (str, os.PathLike, ArchivedFile))
+        is_path = isinstance(source, (str, os.PathLike)) or _has_content(source)
         name = repr(str(source)) if is_path else f"the given {_type(source)}"
         reason = " ".join(_reason(error).split())
         raise ImageError(f"Cannot read {name}: {reason}") from error
@@ -463,13 +460,10 @@ def _reduce(image, draft, is_given):
 
 
 def image_to_array(image, size, box=None):
-    """Resize an image, or a rectangle of it, to a square.
+    """Resize an RGB image, or a rectangle of it in pixels, to a square of uint8.
 
     The longer side is resized first, and the result is rounded: which side Pillow
     resizes first depends on its version.
-
-    Returns:
-        uint8 array of shape `(size, size, 3)`.
     """
     if image.mode != "RGB" or size < 1:
         raise ValueError(
@@ -633,10 +627,15 @@ def _open_file(data):
     return image
 
 
+def _has_content(source):
+    """Return whether an object reads itself, such as `OpenFile` and `ArchivedFile`."""
+    return hasattr(source, "read_bytes") and not isinstance(source, pathlib.PurePath)
+
+
 def _read_bytes(source):
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
-    elif isinstance(source, (ArchivedFile, OpenFile)):
+    elif _has_content(source):
         data = source.read_bytes()
     elif isinstance(source, (str, os.PathLike)):
         # On Windows, the error would be one of permissions.

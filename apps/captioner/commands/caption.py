@@ -2,26 +2,22 @@
 
 import contextlib
 import dataclasses
-import functools
 import math
+import os
 import sys
 
-from keras_attention_apps.captioner.commands.records import Records
 from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
     find_unsupported,
     with_open_files,
 )
-from keras_attention_apps.captioner.overlays import find_overlays, write_overlay
 from keras_attention_apps.captioner.runtimes import RUNTIMES, check_inference
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.calibration import DIGITS
 from keras_attention_apps.common.cli import UserError, printable
 from keras_attention_apps.common.files import check_file, is_pipe_or_device, to_json
 from keras_attention_apps.common.hypotheses import check_n_best
-from keras_attention_apps.common.imports import imported
-from keras_attention_apps.common.inputs import Inputs
 from keras_attention_apps.common.runtimes import changes_in
 from tqdm import tqdm
 
@@ -34,24 +30,16 @@ def caption(config):
     """
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
-    check_inference(config.model)
+    chosen = config.model
+    check_inference(chosen)
     if config.bulk.engine == "ray":
-        # A lazy import, since the local engine does not need this module.
-        name = "keras_attention_apps.captioner.bulk:caption_bulk"
-        return imported(name)(config)
+        from keras_attention_apps.captioner.bulk import caption_bulk
+
+        return caption_bulk(config)
     config.bulk.check_local()
     paths, failures = _find(config.images)
     several = len(paths) > 1 or paths != list(config.images)
-    overlays = {}
-    if config.overlay:
-        overlays = find_overlays(config.overlay, config.images, paths)
-    chosen = config.model
-    inputs = [*paths, *RUNTIMES.files(chosen.name)]
-    if config.output:
-        _check_output(config.output)
-        Inputs(*inputs).check(config.output)
-    # The output is read, too, when it is continued.
-    Inputs(*inputs, config.output).check(*overlays.values())
+    overlays = _check_outputs(config, paths)
     captioner = RUNTIMES.load(
         chosen.name,
         config.runtime,
@@ -64,8 +52,10 @@ def caption(config):
     search = captioner.search_options(**config.search.beam)
     check_n_best(config.n_best, search)
     with contextlib.ExitStack() as stack:
-        write = functools.partial(_print, config, several)
+        records = None
         if config.output:
+            from keras_attention_apps.captioner.commands.records import Records
+
             options = _options(config, search)
             records = stack.enter_context(
                 Records(config.output, chosen.name, options, config.min_score)
@@ -73,7 +63,6 @@ def caption(config):
             missing = {path for path, x in overlays.items() if not x.exists()}
             paths = [x for x in paths if x not in records or x in missing]
             progress = stack.enter_context(tqdm(total=len(paths), unit="image"))
-            write = functools.partial(_record, config, records, progress)
         found = captioner.caption_each(
             # The overlay is drawn on the same bytes.
             with_open_files(paths),
@@ -82,28 +71,51 @@ def caption(config):
             **config.search.beam,
         )
         for path, (image, captions) in zip(paths, found, strict=True):
-            kept = _probable(config, path, captions)
-            error = _draw_overlay(config, image, kept, overlays.get(path))
+            kept, error = captions, captions
+            if not isinstance(captions, ImageError):
+                kept = _probable(config, path, captions)
+                error = _draw_overlay(config, image, kept, overlays.get(path))
             if error:
                 _print_error(error)
                 failures += 1
-            write(path, captions, kept)
+            if records is None:
+                _print(config, several, path, captions, kept)
+                continue
+            if path not in records:
+                records.add(path, _entry(config, captions, kept, details=config.json))
+            progress.update()
     return 2 if failures else 0
 
 
-def _check_output(output):
-    check_file(output)
-    if is_pipe_or_device(output):
-        raise UserError(
-            "--output must be a file, so that an interrupted run can continue it. "
-            f"Received a pipe or a device: {str(output)!r}"
-        )
+def _check_outputs(config, paths):
+    """Check the files to write, and return a dict from images to their overlays."""
+    if not (config.output or config.overlay):
+        return {}
+    from keras_attention_apps.captioner.overlays import find_overlays
+    from keras_attention_apps.common.inputs import Inputs
+
+    overlays = {}
+    if config.overlay:
+        overlays = find_overlays(config.overlay, config.images, paths)
+    inputs = [*paths, *RUNTIMES.files(config.model.name)]
+    if config.output:
+        check_file(config.output)
+        if is_pipe_or_device(config.output):
+            raise UserError(
+                "--output must be a file, so that an interrupted run can continue it. "
+                f"Received a pipe or a device: {str(config.output)!r}"
+            )
+        Inputs(*inputs).check(config.output)
+    # The output is read, too, when it is continued.
+    Inputs(*inputs, config.output).check(*overlays.values())
+    return overlays
 
 
 def _options(config, search):
     """Return the options on which captions depend, as on the command line.
 
-    Those with their defaults are left out.
+    Those with their defaults are left out. Those of the search may differ from the
+    defaults although none was given: a LiteRT file has its own.
     """
     defaults = dataclasses.asdict(CaptionBeamConfig())
     given = {name: x for name, x in search.items() if x != defaults[name]}
@@ -121,6 +133,9 @@ def _find(given):
     """
     paths, failures = [], 0
     for path in given:
+        if not os.path.isdir(path):
+            paths.append(path)
+            continue
         try:
             paths += find_images([path])
             left_out = find_unsupported(path)
@@ -139,11 +154,12 @@ def _find(given):
 
 def _draw_overlay(config, image, captions, target):
     """Write the overlay of an image if it has a `target`; return an error, if any."""
-    if isinstance(captions, ImageError):
-        return captions
+    if not (captions and target):
+        return None
+    from keras_attention_apps.captioner.overlays import write_overlay
+
     try:
-        if captions and target:
-            write_overlay(image, captions[0], target, config.overlay_words)
+        write_overlay(image, captions[0], target, config.overlay_words)
     except (ImageError, OSError) as error:
         return error
     return None
@@ -151,8 +167,6 @@ def _draw_overlay(config, image, captions, target):
 
 def _probable(config, path, captions):
     """Return the captions that are probable enough; warn of none, or an unsure one."""
-    if isinstance(captions, ImageError):
-        return captions
     least = -math.inf if config.min_score is None else config.min_score
     kept = [one for one in captions if _score(one) >= least]
     if kept and kept[0].unsure:
@@ -160,14 +174,9 @@ def _probable(config, path, captions):
     if not kept:
         _warn(
             f"{str(path)!r} has no caption with a mean log-probability of at least "
-            f"{config.min_score}; that of the best one is {_best(captions)}"
+            f"{config.min_score}; that of the best one is {max(map(_score, captions))}"
         )
     return kept
-
-
-def _best(captions):
-    """Return the highest mean log-probability of some captions."""
-    return max(map(_score, captions))
 
 
 def _score(one):
@@ -186,7 +195,7 @@ def _print_error(error):
 
 def _print(config, several, path, captions, kept):
     """Print the captions of an image as lines with columns, or as JSON."""
-    if isinstance(captions, UserError):
+    if isinstance(captions, ImageError):
         return
     if config.json:
         described = _entry(config, captions, kept, details=True)
@@ -201,22 +210,17 @@ def _print(config, several, path, captions, kept):
         print("\t".join(columns), flush=True)
 
 
-def _record(config, records, progress, path, captions, kept):
-    """Add the captions of an image to the output file."""
-    if path not in records:
-        records.add(path, _entry(config, captions, kept, details=config.json))
-    progress.update()
-
-
 def _entry(config, captions, kept, details):
-    """Return the JSON object of an image, without its path."""
-    if isinstance(captions, UserError):
+    """Return the JSON object of an image, without its path.
+
+    Without a probable caption, it has the mean log-probability of the best one, by
+    which a later run with another minimum decides whether the image has a caption.
+    """
+    if isinstance(captions, ImageError):
         return {"error": str(captions)}
-    # By the mean log-probability, a later run with another minimum decides whether the
-    # image has a caption.
     if not kept:
         empty = {"captions": []} if config.n_best > 1 else {"caption": None}
-        return {**empty, "mean_log_probability": _best(captions)}
+        return {**empty, "mean_log_probability": max(map(_score, captions))}
     entries = []
     for one in kept:
         entry = {"caption": one.text, "mean_log_probability": _score(one)}
