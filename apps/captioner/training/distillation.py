@@ -83,7 +83,7 @@ def _read(path):
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise UserError(
                     f"{path}, line {number}: expected a JSON object with 'image' and "
-                    f"'caption' or 'captions', as captioner caption writes it. "
+                    f"'caption' or 'captions', from captioner caption --output. "
                     f"Received: {line[:60]!r}"
                 ) from error
             yield image, texts
