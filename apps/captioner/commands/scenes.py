@@ -14,6 +14,7 @@ COLOURS = {
     "purple": (142, 68, 173),
     "white": (250, 250, 250),
 }
+
 # Corners of each shape in a square from -1 to 1; a circle has none.
 SHAPES = {
     "circle": (),
@@ -33,11 +34,30 @@ SHAPES = {
         )
     ),
 }
+
 # Half the side of an object, as a share of the image.
 SIZES = {"small": (0.1, 0.12), "large": (0.17, 0.2)}
 OPPOSITE = {"left of": "right of", "above": "below"}
+
 # Images are drawn larger and then reduced, which smooths their edges.
 OVERSAMPLING = 4
+
+
+def scenes(config):
+    """Write the data set that a `ScenesConfig` describes."""
+    generator = random.Random(config.seed)
+    with atomic_folder(config.directory) as temporary:
+        (temporary / "images").mkdir()
+        lines = []
+        for number in range(config.count):
+            image, entry = scene(generator, config.image_size)
+            name = f"images/{number:06}.png"
+            image.save(temporary / name)
+            (split,) = generator.choices(list(SPLITS), SPLITS.values())
+            lines.append(json.dumps({"file_name": name, "split": split, **entry}))
+        text = "".join(f"{line}\n" for line in lines)
+        (temporary / "metadata.jsonl").write_text(text, encoding="utf-8")
+    print(f"Wrote {config.count} scenes to {config.directory}")
 
 
 def scene(generator, size):
@@ -107,20 +127,3 @@ def _captions(names, places):
 
 
 SPLITS = {"train": 0.8, "dev": 0.1, "test": 0.1}
-
-
-def scenes(config):
-    """Write the data set that a `ScenesConfig` describes."""
-    generator = random.Random(config.seed)
-    with atomic_folder(config.directory) as temporary:
-        (temporary / "images").mkdir()
-        lines = []
-        for number in range(config.count):
-            image, entry = scene(generator, config.image_size)
-            name = f"images/{number:06}.png"
-            image.save(temporary / name)
-            (split,) = generator.choices(list(SPLITS), SPLITS.values())
-            lines.append(json.dumps({"file_name": name, "split": split, **entry}))
-        text = "".join(f"{line}\n" for line in lines)
-        (temporary / "metadata.jsonl").write_text(text, encoding="utf-8")
-    print(f"Wrote {config.count} scenes to {config.directory}")

@@ -74,102 +74,18 @@ from keras_attention_apps.common.training.scheduled_sampling import (
 )
 from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
 
-
-def report_unknown(texts, vocabulary, min_count):
-    """Print the share of unknown words."""
-    words = [word for text in texts for word in tokenize(text)]
-    unknown = sum(word not in vocabulary for word in words)
-    if unknown:
-        print(
-            f"{unknown / len(words):.1%} of the words occur fewer than {min_count} "
-            "times and are unknown; --min-count 1 keeps all words"
-        )
-
-
-def report_cut(texts, max_length):
-    """Print how many captions exceed the maximum length."""
-    cut = sum(len(tokenize(text)) > max_length for text in texts)
-    if cut:
-        print(
-            f"{counted(cut, 'caption')} cut to {counted(max_length, 'word')}; "
-            "--model.max-length allows more"
-        )
-
-
-def report_encoder(backbone):
-    """Print the regions and the preprocessing of a third-party encoder."""
-    encoder = backbone.encoder
-    if not encoder:
-        return
-    pixels = f"preprocessing {backbone.preprocessing}"
-    if backbone.preprocessing == "own":
-        pixels = "pixels from 0 to 255"
-        if encoder.scale is not None or encoder.offset is not None:
-            pixels += f" times {encoder.scale} plus {encoder.offset}"
-    print(
-        f"{encoder.name}: {backbone.rows} x {backbone.columns} regions of depth "
-        f"{backbone.depth}; {pixels}"
-    )
-
-
-def report_phrases(images):
-    """Print how many box names are phrases, which match no single word."""
-    names = {name for image in images for name in image.boxes}
-    several = sorted(name for name in names if " " in name)
-    if several:
-        print(
-            f"{len(several)} of {len(names)} box names are phrases, the first "
-            f"{several[0]!r}: only single words supervise the attention"
-        )
-
-
-def fingerprint(key, *splits):
-    """Return a line with a digest of `key(image)` over all images of the splits."""
-    digest = hashlib.blake2b(digest_size=6)
-    for images in splits:
-        for image in images:
-            digest.update(repr(key(image)).encode())
-    counts = " and ".join(str(len(images)) for images in splits)
-    # Checkpoints of earlier versions contain this line.
-    return f"{counts} photographs, digest {digest.hexdigest()}"
-
-
 # Longer side of an image in the report, in pixels.
 SIDE = 400
-
-
-class CaptionSamples(Samples):
-    """Captions of a few validation images, with the attention map of every word.
-
-    The examples are `CaptionedImage`s, and the outputs `Caption`s.
-    """
-
-    def head(self, example):
-        references = "".join(
-            f'<li dir="auto">{html.escape(text)}</li>' for text in example.captions
-        )
-        name = html.escape(example.path.name)
-        return (
-            f'<div class="head"><div class="photo" role="img" aria-label="{name}">'
-            f'</div><ul aria-label="References">{references}</ul></div>'
-        )
-
-    def style(self, example):
-        return photo_style(*preview(read_image(example.path), SIDE))
-
-    def figure(self, output):
-        return word_tiles(output)
-
-
 _LOSS_OPTIONS = [field.name for field in dataclasses.fields(LossOptions)]
-
 VALIDATION_BATCH = 50
+
 # Maximum number of steps over which the EMA of the weights averages.
 MAX_EMA_STEPS = 500
 
 # Default of min_count: MIN_COUNT from FEW_CAPTIONS captions on, otherwise 1.
 FEW_CAPTIONS = 5000
 MIN_COUNT = 5
+
 # Default of batch_images: BATCH_IMAGES, or fewer, so that an epoch has MIN_STEPS steps.
 # On 300 images, the first phase reached CIDEr 8 in epochs of 19 steps, and 28 in epochs
 # of 100 steps.
@@ -615,3 +531,85 @@ class _Phases:
         if len(captions) > 1 and len(set(captions)) == 1:
             print(f"All images have the same caption: {captions[0]!r}")
         return combined_scores(scores)
+
+
+def report_unknown(texts, vocabulary, min_count):
+    """Print the share of unknown words."""
+    words = [word for text in texts for word in tokenize(text)]
+    unknown = sum(word not in vocabulary for word in words)
+    if unknown:
+        print(
+            f"{unknown / len(words):.1%} of the words occur fewer than {min_count} "
+            "times and are unknown; --min-count 1 keeps all words"
+        )
+
+
+def report_cut(texts, max_length):
+    """Print how many captions exceed the maximum length."""
+    cut = sum(len(tokenize(text)) > max_length for text in texts)
+    if cut:
+        print(
+            f"{counted(cut, 'caption')} cut to {counted(max_length, 'word')}; "
+            "--model.max-length allows more"
+        )
+
+
+def report_encoder(backbone):
+    """Print the regions and the preprocessing of a third-party encoder."""
+    encoder = backbone.encoder
+    if not encoder:
+        return
+    pixels = f"preprocessing {backbone.preprocessing}"
+    if backbone.preprocessing == "own":
+        pixels = "pixels from 0 to 255"
+        if encoder.scale is not None or encoder.offset is not None:
+            pixels += f" times {encoder.scale} plus {encoder.offset}"
+    print(
+        f"{encoder.name}: {backbone.rows} x {backbone.columns} regions of depth "
+        f"{backbone.depth}; {pixels}"
+    )
+
+
+def report_phrases(images):
+    """Print how many box names are phrases, which match no single word."""
+    names = {name for image in images for name in image.boxes}
+    several = sorted(name for name in names if " " in name)
+    if several:
+        print(
+            f"{len(several)} of {len(names)} box names are phrases, the first "
+            f"{several[0]!r}: only single words supervise the attention"
+        )
+
+
+def fingerprint(key, *splits):
+    """Return a line with a digest of `key(image)` over all images of the splits."""
+    digest = hashlib.blake2b(digest_size=6)
+    for images in splits:
+        for image in images:
+            digest.update(repr(key(image)).encode())
+    counts = " and ".join(str(len(images)) for images in splits)
+    # Checkpoints of earlier versions contain this line.
+    return f"{counts} photographs, digest {digest.hexdigest()}"
+
+
+class CaptionSamples(Samples):
+    """Captions of a few validation images, with the attention map of every word.
+
+    The examples are `CaptionedImage`s, and the outputs `Caption`s.
+    """
+
+    def head(self, example):
+        references = "".join(
+            f'<li dir="auto">{html.escape(text)}</li>' for text in example.captions
+        )
+        name = html.escape(example.path.name)
+        return (
+            f'<div class="head"><div class="photo" role="img" aria-label="{name}">'
+            f'</div><ul aria-label="References">{references}</ul></div>'
+        )
+
+    def style(self, example):
+        return photo_style(*preview(read_image(example.path), SIDE))
+
+    def figure(self, output):
+        return word_tiles(output)
