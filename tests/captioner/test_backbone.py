@@ -1,8 +1,17 @@
+"""Image encoders, and the folding of their normalisation."""
+
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.network.backbone import Backbone, Coordinates
+from keras import layers, ops
+from keras_attention_apps.captioner.network.backbone import (
+    Backbone,
+    Coordinates,
+    FoldedConvolution,
+    fold_normalization,
+)
 from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.network.compiling import computing_in
 
 
 def test_coordinates_are_rows_and_columns():
@@ -45,3 +54,207 @@ def test_receptive_fields_of_the_small_cnn_are_centred():
 def test_a_backbone_is_a_public_model(name):
     with pytest.raises(UserError, match=f"one of ConvNeXtBase, .*Received: '{name}'"):
         Backbone(name, 32)
+
+
+IMAGES = np.random.default_rng(0).normal(size=(2, 9, 9, 4)).astype("float32")
+
+
+def draw_weights(model):
+    """Draw random values for all weights; variances are not negative."""
+    random = np.random.default_rng(1)
+    for weight in model.weights:
+        weight.assign(random.uniform(0.5, 1.5, weight.shape))
+
+
+def normalized(convolution, **options):
+    """A model of a convolution and the batch normalisation after it."""
+    images = keras.Input(IMAGES.shape[1:])
+    outputs = layers.BatchNormalization(**options)(convolution(images))
+    model = keras.Model(images, layers.ReLU()(outputs))
+    draw_weights(model)
+    return model
+
+
+def kinds(model):
+    return [type(layer) for layer in model.layers]
+
+
+def run(model):
+    return ops.convert_to_numpy(model(IMAGES, training=False))
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize(
+    "convolution",
+    [
+        lambda **options: layers.Conv2D(6, 3, 2, padding="same", **options),
+        lambda **options: layers.Conv2D(6, (1, 3), dilation_rate=2, **options),
+        lambda **options: layers.Conv2D(6, 3, groups=2, **options),
+        lambda **options: layers.DepthwiseConv2D(
+            3, strides=2, depth_multiplier=3, **options
+        ),
+    ],
+)
+def test_a_folded_model_computes_the_same(convolution, use_bias):
+    model = normalized(convolution(use_bias=use_bias), epsilon=0.1)
+    folded = fold_normalization(model)
+
+    assert kinds(folded) == [layers.InputLayer, FoldedConvolution, layers.ReLU]
+    np.testing.assert_allclose(run(folded), run(model), atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"center": False}, {"scale": False}])
+def test_normalisation_without_scale_or_shift_is_folded(options):
+    model = normalized(layers.Conv2D(6, 3), **options)
+    np.testing.assert_allclose(run(fold_normalization(model)), run(model), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [8, 9])
+@pytest.mark.parametrize(
+    "convolution",
+    [
+        lambda **options: layers.Conv2D(6, 3, 2, **options),
+        lambda **options: layers.DepthwiseConv2D((3, 1), **options),
+        lambda **options: layers.Conv2D(6, 2, dilation_rate=3, **options),
+    ],
+)
+@pytest.mark.parametrize(
+    "padding", [1, ((0, 1), (0, 1)), ((1, 1), (0, 0)), ((1, 2), (1, 2)), 0]
+)
+def test_zero_padding_that_equals_same_is_folded(convolution, padding, size):
+    def model(before, convolution):
+        images = keras.Input((size, size, 4))
+        outputs = layers.BatchNormalization()(convolution(before(images)))
+        model = keras.Model(images, outputs)
+        draw_weights(model)
+        return model
+
+    padded = model(layers.ZeroPadding2D(padding), convolution())
+    folded = fold_normalization(padded)
+    same = model(layers.Identity(), convolution(padding="same"))
+
+    found, expected, by_itself = (
+        ops.convert_to_numpy(x(IMAGES[:, :size, :size], training=False))
+        for x in (folded, padded, same)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert folded.output_shape == padded.output_shape
+    alike = expected.shape == by_itself.shape and np.allclose(expected, by_itself)
+    assert (layers.ZeroPadding2D not in kinds(folded)) == alike
+
+
+def test_zero_padding_of_images_of_unknown_size_stays():
+    images = keras.Input((None, None, 4))
+    padded = layers.ZeroPadding2D(1)(images)
+    outputs = layers.BatchNormalization()(layers.Conv2D(6, 3)(padded))
+    folded = fold_normalization(keras.Model(images, outputs))
+
+    assert layers.ZeroPadding2D in kinds(folded)
+
+
+def test_all_zero_padding_of_mobilenet_is_folded():
+    folded = fold_normalization(
+        keras.applications.MobileNetV2(
+            include_top=False, weights=None, input_shape=(96, 96, 3)
+        )
+    )
+    assert layers.ZeroPadding2D not in kinds(folded)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: layers.Conv2D(6, 3, activation="relu"),
+        lambda: layers.SeparableConv2D(6, 3),
+        lambda: layers.Activation("tanh"),
+    ],
+)
+def test_layers_that_cannot_be_folded_stay(layer):
+    model = normalized(layer())
+    folded = fold_normalization(model)
+
+    assert kinds(folded) == kinds(model)
+    np.testing.assert_allclose(run(folded), run(model), atol=1e-6)
+
+
+def test_a_convolution_that_is_not_normalised_stays():
+    model = keras.Sequential([keras.Input((9, 9, 4)), layers.Conv2D(6, 3)])
+    model.add(layers.LayerNormalization())
+    folded = fold_normalization(keras.Model(model.inputs, model.outputs))
+
+    assert FoldedConvolution not in kinds(folded)
+    np.testing.assert_allclose(run(folded), run(model), atol=1e-6)
+
+
+def test_other_layers_read_the_convolution_without_normalisation():
+    images = keras.Input(IMAGES.shape[1:])
+    summed = layers.Conv2D(6, 3)(images)
+    first = layers.BatchNormalization()(summed)
+    model = keras.Model(images, [summed, layers.BatchNormalization()(summed), first])
+    draw_weights(model)
+
+    for ours, theirs in zip(
+        fold_normalization(model)(IMAGES), model(IMAGES), strict=True
+    ):
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(ours), ops.convert_to_numpy(theirs), atol=1e-5
+        )
+
+
+def test_a_folded_model_shares_the_weights_and_follows_them(gradients):
+    model = normalized(layers.Conv2D(6, 3))
+    folded = fold_normalization(model)
+    expected = {id(weight) for weight in model.weights}
+    assert {id(weight) for weight in folded.weights} == expected
+
+    for weight in model.weights:
+        weight.assign(weight + 0.5)
+    np.testing.assert_allclose(run(folded), run(model), atol=1e-5)
+
+    pairs = [
+        gradients(
+            lambda network=network: ops.sum(ops.sin(network(IMAGES, training=False))),
+            variables=model.trainable_variables,
+        )
+        for network in (model, folded)
+    ]
+    for expected, found in zip(*pairs, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_frozen_layers_stay_as_they_are(precision):
+    with computing_in(precision):
+        folded = fold_normalization(normalized(layers.Conv2D(6, 3)))
+    before = ops.cast(folded(IMAGES, training=False), "float32")
+    (layer,) = (x for x in folded.layers if isinstance(x, FoldedConvolution))
+    layer.freeze()
+    for weight in folded.weights:
+        weight.assign(weight + 0.5)
+    layer.freeze()
+
+    found = folded(IMAGES, training=False)
+    assert keras.backend.standardize_dtype(found.dtype) == layer.compute_dtype
+    found, before = map(ops.convert_to_numpy, (ops.cast(found, "float32"), before))
+    tolerance = 1e-5 if precision == "float32" else 0.02 * before.max()
+    np.testing.assert_allclose(found, before, atol=tolerance)
+
+
+def test_half_precision_computes_about_the_same():
+    exact = normalized(layers.Conv2D(6, 3))
+    with computing_in("mixed_bfloat16"):
+        model = normalized(layers.Conv2D(6, 3))
+    model.set_weights(exact.get_weights())
+
+    found = fold_normalization(model)(IMAGES, training=False)
+    assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
+    found = ops.convert_to_numpy(ops.cast(found, "float32"))
+    np.testing.assert_allclose(found, run(exact), atol=0.02 * run(exact).max())
+
+
+def test_normalisation_of_rows_is_not_folded():
+    model = normalized(layers.Conv2D(6, 3), axis=1)
+    folded = fold_normalization(model)
+
+    assert FoldedConvolution not in kinds(folded)
+    np.testing.assert_allclose(run(folded), run(model))

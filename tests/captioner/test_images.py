@@ -1,12 +1,29 @@
-"""Images of every source, mode and orientation become the same pixels."""
+"""Images: reading, folders, the limits, and broken files."""
 
 import io
+import os
 import pathlib
+import runpy
 import struct
+import threading
+import warnings
+import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.images import read_image
+from keras_attention_apps.captioner import images as limits
+from keras_attention_apps.captioner import images as reading
+from keras_attention_apps.captioner.images import (
+    ImageError,
+    MemoryBudget,
+    count_scans,
+    find_images,
+    find_unsupported,
+    image_to_array,
+    read_array,
+    read_image,
+)
 from PIL import Image
 
 from .image_files import (
@@ -373,3 +390,552 @@ class TestAnimations:
 
         assert lazy_image(data).n_frames == 2
         assert pixels(data) == [RED, RED]
+
+
+class TestImageToArray:
+    def test_image_of_that_size_is_unchanged(self):
+        array = image_to_array(Image.fromarray(noise(7, 7)), 7)
+
+        np.testing.assert_array_equal(array, noise(7, 7))
+        assert array.dtype == np.uint8
+        assert array.flags.writeable
+
+    @pytest.mark.parametrize(("width", "height"), [(5, 7), (2, 3), (13, 3), (3, 17)])
+    def test_shape(self, width, height):
+        array = image_to_array(Image.fromarray(noise(width, height)), 3)
+
+        assert array.shape == (3, 3, 3)
+        assert array.dtype == np.uint8
+
+    @pytest.mark.parametrize("axis", [0, 1])
+    def test_value_worked_by_hand(self, axis):
+        # Shrunk from 7 to 1, the triangle weighs the pixels 4 5 6 7 6 5 4 out of 37:
+        # without antialiasing, or cropped, the outermost pixel would not be seen.
+        line = np.zeros((7, 3), "uint8")
+        line[0] = 255
+        picture = np.expand_dims(line, axis)
+
+        array = image_to_array(Image.fromarray(picture), 1)
+
+        assert array.ravel().tolist() == [28] * 3
+        assert round(255 * 4 / 37) == 28
+
+    def test_aspect_ratio_is_not_kept(self):
+        # Twice as wide as high; the mean of two columns and one row.
+        picture = Image.new("RGB", (2, 1), RED)
+        picture.putpixel((1, 0), (55, 100, 0))
+
+        assert image_to_array(picture, 1).ravel().tolist() == [155, 50, 0]
+
+    def test_only_the_box_is_kept(self):
+        picture = noise(7, 5)
+
+        array = image_to_array(Image.fromarray(picture), 3, box=(2, 1, 5, 4))
+
+        np.testing.assert_array_equal(array, picture[1:4, 2:5])
+
+    @pytest.mark.parametrize("box", [None, (3.5, 2, 30, 20.5)])
+    def test_the_longer_side_comes_first(self, box):
+        turned = box and (*box[1::-1], *box[:1:-1])
+
+        array = image_to_array(Image.fromarray(noise(41, 27)), 13, box)
+        picture = Image.fromarray(noise(41, 27).swapaxes(0, 1))
+
+        expected = image_to_array(picture, 13, turned).swapaxes(0, 1)
+        np.testing.assert_array_equal(array, expected)
+
+    def test_errors_name_the_mode_and_the_size(self):
+        with pytest.raises(ValueError, match=r"mode RGB.*got mode L and size 3"):
+            image_to_array(Image.new("L", (3, 3)), 3)
+        with pytest.raises(ValueError, match=r"positive size.*mode RGB and size 0"):
+            image_to_array(Image.new("RGB", (3, 3)), 0)
+
+
+class TestFindImages:
+    def test_folders_are_replaced(self, tmp_path):
+        folder = tmp_path / "folder"
+        (folder / "c.png").mkdir(parents=True)
+        names = ["b.JPG", "a.png", "d.jpeg", "e.WebP", "f.tiff", "g.gif", "h.mpo"]
+        for name in [*names, ".hidden.jpg", "notes.txt", "jpg"]:
+            (folder / name).touch()
+        (folder / "c.png" / "deeper.png").touch()
+        missing = tmp_path / "missing.jpg"
+        (folder / "link.png").symlink_to(missing)
+        (folder / "round.png").symlink_to("round.png")
+
+        found = find_images([str(missing), folder, tmp_path / "notes.txt"])
+
+        inside = [folder / name for name in sorted([*names, "link.png", "round.png"])]
+        assert found == [missing, *inside, tmp_path / "notes.txt"]
+        assert all(isinstance(path, pathlib.Path) for path in found)
+
+    def test_no_paths(self):
+        assert find_images([]) == []
+
+    def test_folder_without_images(self, tmp_path):
+        (tmp_path / "notes.txt").touch()
+        (tmp_path / ".a.png").touch()
+
+        with pytest.raises(ImageError) as caught:
+            find_images([tmp_path])
+
+        assert str(tmp_path) in str(caught.value)
+        assert "expected files of AVIF" in str(caught.value)
+        assert "got 2 others" in str(caught.value)
+
+    def test_folder_that_cannot_be_listed(self, tmp_path, monkeypatch):
+        def iterdir(self):
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(pathlib.Path, "iterdir", iterdir)
+
+        with pytest.raises(ImageError, match=": Permission denied") as caught:
+            find_images([tmp_path])
+        assert str(tmp_path) in str(caught.value)
+
+    def test_folder_that_cannot_be_entered(self, tmp_path, monkeypatch):
+        (tmp_path / "a.jpg").touch()
+        stat = os.stat
+
+        def denied(path, *args, **kwargs):
+            if str(path) != str(tmp_path):
+                raise PermissionError(13, "Permission denied")
+            return stat(path, *args, **kwargs)
+
+        monkeypatch.setattr(os, "stat", denied)
+
+        assert find_images([tmp_path]) == [tmp_path / "a.jpg"]
+
+
+class TestFindUnsupported:
+    def test_images_of_other_formats(self, tmp_path):
+        for name in ("b.HEIC", "a.heic", ".c.heic", "d.jpg"):
+            (tmp_path / name).touch()
+
+        found = find_unsupported(str(tmp_path))
+
+        assert found == [tmp_path / "a.heic", tmp_path / "b.HEIC"]
+
+    def test_path_that_is_no_folder(self, tmp_path):
+        assert find_unsupported(tmp_path / "missing") == []
+        assert find_unsupported("a" * 300) == []
+
+
+BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+COSTLY = runpy.run_path(str(BENCHMARKS / "costly_images.py"))
+FEWER_PARTS = "expected an image of fewer parts"
+FEWER_TAGS = "expected tags of "
+
+
+def test_a_side_has_a_limit(monkeypatch):
+    fails(
+        png(170_000_000, 1, 8, 0),
+        "sides of at most 65535 pixels, got 170000000 x 1 pixel",
+    )
+    fails(png(1, 65_536, 8, 0), "sides of at most 65535 pixels, got 1 x 65536 pixels")
+    monkeypatch.setattr(limits, "MAX_SIDE", 12)
+    fails(noise(13, 3), "expected sides of at most 12 pixels")
+
+
+def test_a_large_image_must_not_come_from_few_bytes(monkeypatch):
+    one_colour = encode(Image.new("RGB", (500, 400)), "WEBP", lossless=True)
+    assert len(one_colour) < 60
+    assert read_array(one_colour, 3).shape == (3, 3, 3)
+    monkeypatch.setattr(limits, "FEW_PIXELS", 500 * 400 - 1)
+    monkeypatch.setattr(limits, "MAX_PIXELS_PER_BYTE", 3000)
+    fails(one_colour, "at most 3000 pixels for each byte, got 500 x 400 pixels in")
+    assert read_array(Image.new("RGB", (500, 400)), 3).shape == (3, 3, 3)
+
+
+def with_scans(count):
+    """Return a progressive JPEG whose last scan is repeated `count` times."""
+    jpeg = encode(noise(), "JPEG", progressive=True)
+    start = jpeg.rindex(b"\xff\xda")
+    scan = jpeg[start:-2]
+    return jpeg[:start] + scan * count + jpeg[-2:]
+
+
+def test_scans_are_counted_in_the_image_alone():
+    few = count_scans(with_scans(1))
+    assert 5 < few < 20
+    assert count_scans(with_scans(31)) == few + 30
+    assert count_scans(encode(noise(), "JPEG")) == 1
+    # A thumbnail in a segment, and a video after the end.
+    jpeg, inner = encode(noise(), "JPEG"), encode(noise(), "JPEG")
+    length = (len(inner) + 2).to_bytes(2)
+    assert count_scans(jpeg[:2] + b"\xff\xe1" + length + inner + jpeg[2:]) == 1
+    assert count_scans(jpeg + b"\xff\xda" * 200) == 1
+    assert count_scans(b"\xff\xd8" + b"\xff\xda\0\0" * 10**5) == limits.MAX_SCANS + 1
+
+
+def test_a_jpeg_has_a_limit_of_scans():
+    fails(with_scans(101), "expected a JPEG of at most 100 scans and 1000 segments")
+    assert read_image(with_scans(2)).size == (noise().shape[1], noise().shape[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "message"),
+    [
+        ("bitmap_of_short_rows", 20_000, "expected at most 9000000 values and bytes"),
+        ("bitmap_of_empty_runs", 9_000_000, "expected at most 9000000 values and"),
+        ("netpbm_of_comments", 3_000, "expected at most 1000 comments, got"),
+        ("gif_of_comments", 60_000, FEWER_PARTS),
+        ("jpeg_of_padding", 20_000, FEWER_PARTS),
+        ("jpeg_of_overlapping_tags", 50_000, FEWER_TAGS),
+        ("png_of_chunks", 2_000_000, FEWER_PARTS),
+        ("tiff_of_overlapping_tags", 50_000, FEWER_TAGS),
+        ("tiff_of_strips", 600_000, "at most 131072 strips or tiles, got 150000"),
+    ],
+)
+def test_costs_that_the_size_hides_are_limited(kind, size, message):
+    for seed in range(3):
+        fails(COSTLY[kind](np.random.default_rng(seed), size), message)
+
+
+def test_tags_of_a_jpeg_are_limited():
+    jpeg = encode(noise(), "JPEG")
+    segment = b"\xff\xe1\xff\xffExif\0\0".ljust(65_537, b"\0")
+    assert read_image(jpeg[:2] + segment * 60 + jpeg[2:]).size == noise().shape[1::-1]
+    fails(jpeg[:2] + segment * 65 + jpeg[2:], "expected at most 4194304 bytes of tags")
+
+
+def test_scans_are_limited_by_their_pixels(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_SCANNED_PIXELS", 35 * count_scans(with_scans(2)))
+    assert read_image(with_scans(2)).size == (5, 7)
+    fails(with_scans(3), "expected a JPEG of at most 100 scans")
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "WEBP", "PNG"])
+def test_overlapping_tags_have_no_orientation(kind, monkeypatch):
+    if kind not in Image.SAVE:
+        pytest.skip(f"this Pillow does not write {kind}")
+    loaded = []
+    monkeypatch.setattr(Image.Exif, "load", lambda _, data: loaded.append(len(data)))
+    random = np.random.default_rng(0)
+    hostile = COSTLY[f"{kind.lower()}_of_overlapping_tags"](random, 40_000)
+    # Those that Pillow reads when it writes the file.
+    loaded.clear()
+
+    assert read_image(hostile).size == (16, 16)
+    assert not loaded
+
+
+def test_tags_behind_a_damaged_one_are_not_counted():
+    # The size of the first value exceeds the file, as after damage.
+    tags = [(0x927C, 7, 2**31, 8), *[(0x9286, 7, 30, 8)] * 3]
+
+    assert limits.problem_of_tags(COSTLY["_tags"](tags)) is None
+    assert limits.problem_of_tags(COSTLY["_tags"](tags[1:] * 9)).startswith(FEWER_TAGS)
+
+
+def test_tags_in_the_text_of_a_png_turn_it():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    text = f"\nexif\n      9\n{exif.tobytes().hex()}\n".encode()
+    profile = b"Raw profile type exif\0\0" + zlib.compress(text)
+
+    assert read_image(png(2, 1, 8, 0, b"ab", zTXt=profile)).size == (1, 2)
+
+
+@pytest.mark.parametrize("kind", ["ppm", "bmp"])
+def test_images_that_pillow_decodes_in_python(kind, monkeypatch):
+    # Such an image needs a read for every pixel, which others must not have.
+    monkeypatch.setattr(limits, "MAX_IMAGE_READS", 0)
+    if kind == "ppm":
+        data = b"P6 40 50 100\n" + bytes([50, 100, 0]) * 2000
+        expected = (128, 255, 0)
+    else:
+        data = COSTLY["_bitmap"](40, 50, (b"\x28\1\0\0" * 50))
+        expected = (9, 9, 9)
+
+    assert np.all(np.asarray(read_image(data)) == expected)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "LA", "P", "1", "I", "F", "I;16"])
+def test_parts_are_converted_as_a_whole_is(mode, monkeypatch):
+    if mode in ("I", "F", "I;16"):
+        kind = {"I": "int32", "F": "float32", "I;16": "uint16"}[mode]
+        image = Image.fromarray(noise()[..., 0].astype(kind) * 200)
+    else:
+        image = Image.fromarray(np.dstack([noise(), noise()[..., 0]])).convert(mode)
+        if mode == "P":
+            image.info["transparency"] = 3
+    expected = np.asarray(read_image(image))
+    monkeypatch.setattr(reading, "_PART", 3 * image.width)
+
+    np.testing.assert_array_equal(read_image(image), expected)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
+def test_a_large_photograph_is_decoded_at_half_its_size(kind, monkeypatch):
+    waves = np.sin(np.mgrid[:101, :83].sum(0) / 20)
+    data = encode(np.uint8(127.5 + 100 * waves[..., None].repeat(3, -1)), kind)
+    whole = read_array(data, 16)
+    monkeypatch.setattr(limits, "HALVED_PIXELS", 101 * 83 - 1)
+
+    assert read_image(data).size == (42, 51)
+    assert np.abs(read_array(data, 16).astype(int) - whole).max() < 8
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
+@pytest.mark.parametrize("draft", [False, True])
+def test_a_given_photograph_is_not_reduced(kind, draft, monkeypatch):
+    monkeypatch.setattr(limits, "HALVED_PIXELS", 1)
+    data = encode(noise(101, 83), kind)
+    image, expected = (Image.open(io.BytesIO(data)) for _ in range(2))
+
+    assert read_image(image, draft=draft).size == image.size == (101, 83)
+    np.testing.assert_array_equal(image, expected)
+
+
+def test_a_rectangle_of_fractions_is_cropped():
+    image = Image.fromarray(noise(40, 20))
+    expected = image_to_array(image, 7, (10, 5, 20, 15))
+    width, height = image.size
+    box = 10 / width, 5 / height, 20 / width, 15 / height
+
+    np.testing.assert_array_equal(read_array(image, 7, box), expected)
+
+
+def test_memory_is_shared_and_given_back():
+    budget, most, running = MemoryBudget(10), [], []
+
+    def work(amount):
+        with budget.reserve(amount):
+            running.append(amount)
+            most.append(sum(min(x, 10) for x in running))
+            running.remove(amount)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (3, 40, 4, 7, 9) * 9]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+
+    assert len(most) == len(threads) and max(most) <= 10 and budget.used == 0
+
+
+def test_memory_of_a_broken_image_is_given_back():
+    fails(encode(noise(), "PNG")[:60], "the image cannot be decoded")
+    assert limits.MEMORY_BUDGET.used == 0
+
+
+def test_an_image_takes_more_memory_if_it_is_progressive(monkeypatch):
+    asked = []
+    monkeypatch.setattr(limits, "MEMORY_BUDGET", MemoryBudget(1))
+    reserve = limits.MEMORY_BUDGET.reserve
+    monkeypatch.setattr(
+        limits.MEMORY_BUDGET, "reserve", lambda x: asked.append(x) or reserve(x)
+    )
+    for options in ({}, {"progressive": True}):
+        read_image(encode(noise(), "JPEG", **options))
+    read_image(encode(noise(), "PNG"))
+
+    pixels = noise()[..., 0].size
+    assert asked == [16 * pixels, 22 * pixels, 8 * pixels]
+
+
+class TestUnopenableSources:
+    def test_missing(self, tmp_path):
+        path = tmp_path / "none.jpg"
+
+        fails(path, str(path), ": No such file or directory")
+        fails("", "''", ": No such file or directory")
+
+    def test_folder(self, tmp_path):
+        fails(tmp_path, str(tmp_path), "expected an image file", "got a folder")
+
+    def test_no_permission(self, tmp_path, monkeypatch):
+        # Simulated, because the superuser may read every file.
+        def deny(path, _):
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr("builtins.open", deny)
+        (tmp_path / "a.png").touch()
+
+        fails(tmp_path / "a.png", "a.png", ": Permission denied")
+
+    def test_impossible_paths(self):
+        fails("a\0b.png", "'a\\x00b.png'", "null byte")
+        fails("a\nb.png", "'a\\nb.png'", ": No such file")
+
+    def test_empty(self, tmp_path):
+        path = tmp_path / "empty.png"
+        path.touch()
+
+        fails(path, str(path), "expected an image", "got no data (0 bytes)")
+        fails(b"", "the given bytes", "got no data (0 bytes)")
+
+    def test_text_named_jpg(self, tmp_path):
+        path = tmp_path / "page.jpg"
+        path.write_text("<html>404")
+
+        fails(path, str(path), "JPEG", "got 9 bytes that begin with b'<html>404'")
+
+    @pytest.mark.parametrize(
+        ("brands", "found"),
+        [
+            (b"heic\0\0\0\0mif1heic", "a HEIC image; save it as JPEG"),
+            (b"mif1\0\0\0\0mif1heix", "a HEIC image; save it as JPEG"),
+            (b"avif\0\0\0\0mif1avif", "an AVIF image that is damaged, or"),
+        ],
+    )
+    def test_heic_and_avif_named_jpg(self, tmp_path, brands, found):
+        path = tmp_path / "phone.jpg"
+        path.write_bytes(b"\0\0\0\x18ftyp" + brands + bytes(100))
+
+        fails(path, "expected an image of", f"got {found}")
+
+    def test_text_files(self, tmp_path):
+        path = tmp_path / "a.png"
+        path.write_bytes(encode(noise()))
+
+        fails(io.StringIO("text"), "the given StringIO", "(TypeError: ", "str")
+        with path.open(encoding="utf-8") as file:
+            fails(file, "the given TextIOWrapper", "(UnicodeDecodeError: ")
+
+    def test_closed(self):
+        stream, image = io.BytesIO(encode(noise())), Image.fromarray(noise())
+        stream.close()
+        image.close()
+
+        fails(stream, "the given BytesIO", "closed file")
+        fails(image, "the given Image", "closed image")
+
+    def test_programs_are_not_run(self):
+        data = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 3\n%%EndComments\n"
+
+        fails(data, "JPEG", "%!PS-Adobe")
+
+
+class TestBrokenImages:
+    @pytest.mark.parametrize("format", ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF"])
+    def test_truncated(self, tmp_path, format):
+        path = tmp_path / "a.jpg"
+        data = encode(noise(23, 29), format)
+        path.write_bytes(data[: len(data) * 2 // 3])
+
+        fails(path, str(path), "the image cannot be decoded (", "Error: ", "truncated")
+
+    def test_truncated_webp(self):
+        data = encode(noise(23, 29), "WEBP")
+
+        fails(data[: len(data) // 2], "the given bytes")
+
+    @pytest.mark.parametrize("format", [*LOSSLESS, "JPEG"])
+    def test_a_damaged_image_is_read_or_gives_an_image_error(self, format, monkeypatch):
+        monkeypatch.setattr(limits, "MAX_PIXELS", 10_007)
+        # Pillow warns about some damaged files that it reads.
+        warnings.simplefilter("ignore")
+        data = encode(noise(), format)
+        damaged = [data[:length] for length in range(0, len(data), 3)]
+        for position in range(min(len(data), 199)):
+            for value in (b"\0", b"\xff"):
+                damaged.append(data[:position] + value + data[position + 1 :])
+
+        outcomes = set()
+        for source in damaged:
+            try:
+                outcomes.add(read_image(source).mode)
+            except ImageError as error:
+                assert "\n" not in str(error)
+                outcomes.add("error")
+
+        assert outcomes == {"RGB", "error"}
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            OSError("bad\nheader"),
+            SyntaxError("bad header"),
+            ValueError("bad header"),
+            struct.error("bad header"),
+            ZeroDivisionError("bad header"),
+            OverflowError("bad header"),
+            KeyError("bad header"),
+            EOFError("bad header"),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_any_exception_of_pillow_is_an_image_error(self, monkeypatch, error):
+        def load(self):
+            raise error
+
+        data = encode(noise())
+        monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", load)
+
+        fails(data, f"the image cannot be decoded ({type(error).__name__}: ")
+        fails(data, "the given bytes", "bad header")
+
+
+class TestErrorsOfTheProgram:
+    @pytest.mark.parametrize("place", ["_reduce", "_to_rgb"])
+    def test_bugs_keep_their_type(self, monkeypatch, place):
+        def fail(*_):
+            raise AttributeError("no such attribute")
+
+        monkeypatch.setattr(f"{read_image.__module__}.{place}", fail)
+
+        with pytest.raises(AttributeError, match="no such attribute"):
+            read_image(encode(noise()))
+
+    def test_a_wrong_size_is_no_broken_image(self):
+        with pytest.raises(ValueError, match="positive size") as caught:
+            read_array(encode(noise()), 0)
+        assert not isinstance(caught.value, ImageError)
+
+
+class TestLimit:
+    @pytest.mark.parametrize("of_process", [1, 89_478_485, 10**12, None])
+    @pytest.mark.parametrize("action", ["error", "always", "ignore"])
+    def test_header_that_claims_too_much(self, monkeypatch, of_process, action):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", of_process)
+
+        with warnings.catch_warnings(record=True) as leaked:
+            warnings.simplefilter(action)
+            # 30011 x 30011 = 900 660 121; 13399 x 13357 is above by a little.
+            fails(png(30011, 30011, 8, 2), "at most 178956970", "900660121 pixels")
+            fails(png(13399, 13357, 8, 2), "at most 178956970", "178970443 pixels")
+
+        assert not leaked
+        assert of_process == Image.MAX_IMAGE_PIXELS
+
+    @pytest.mark.parametrize("of_process", [1, 34, 10**12, None])
+    @pytest.mark.parametrize(("format", "options"), LOSSLESS.items(), ids=LOSSLESS)
+    def test_exact_border(self, monkeypatch, format, options, of_process):
+        data = encode(noise(), format, **options)
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", of_process)
+
+        monkeypatch.setattr(limits, "MAX_PIXELS", WIDTH * HEIGHT)
+        np.testing.assert_array_equal(read_image(data), noise())
+        monkeypatch.setattr(limits, "MAX_PIXELS", WIDTH * HEIGHT - 1)
+        fails(data, "expected at most 34 pixels", "35 pixels")
+
+        assert of_process == Image.MAX_IMAGE_PIXELS
+
+    def test_given_pillow_image(self, monkeypatch):
+        monkeypatch.setattr(limits, "MAX_PIXELS", 34)
+
+        fails(lazy_image(encode(noise())), "at most 34 pixels, got 5 x 7")
+
+    def test_reader_inside_a_reader(self, monkeypatch):
+        data = encode(noise(), "TIFF")
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)
+
+        class File:
+            def read(self):
+                read_image(data)
+                return data
+
+        np.testing.assert_array_equal(read_image(File()), noise())
+        assert Image.MAX_IMAGE_PIXELS == 1
+
+    def test_threads(self, monkeypatch):
+        sources = [encode(noise(), format) for format in ("TIFF", "PNG")] * 101
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)
+
+        with ThreadPoolExecutor(7) as pool:
+            for image in pool.map(read_image, sources):
+                np.testing.assert_array_equal(image, noise())
+
+        assert Image.MAX_IMAGE_PIXELS == 1

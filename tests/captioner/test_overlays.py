@@ -1,7 +1,9 @@
 """Overlays of the attention: sheets, the names of their files, and open files."""
 
+import dataclasses
 import io
 import os
+import re
 import threading
 import types
 from pathlib import Path
@@ -14,6 +16,7 @@ from keras_attention_apps.captioner.overlays import (
     CELL,
     DIMMED,
     GAP,
+    caption_figure,
     dimming,
     draw_sheet,
     find_overlays,
@@ -194,3 +197,17 @@ def test_an_unreadable_image_from_a_pipe_has_its_name(
 def _write(descriptor, content):
     with open(descriptor, "wb") as file:
         file.write(content)
+
+
+def test_figures_of_the_same_title_are_chosen_from_separately():
+    maps = np.full((2, 3, 3), 1 / 9)
+    caption = Caption("a dog", ["a", "dog"], -1.0, -2.0, -0.7, [0.5, 0.3], maps)
+    photo = types.SimpleNamespace(preview=b"", width=4, height=3)
+
+    figures = [caption_figure(photo, caption, "model", number) for number in (0, 1)]
+    first, second = (set(re.findall('name="(.*?)"', x)) for x in figures)
+
+    assert len(first) == len(second) == 1 and first != second
+    assert "Unsure" not in figures[0]
+    unsure = caption_figure(photo, dataclasses.replace(caption, unsure=True), "", 0)
+    assert "Unsure: " in unsure
