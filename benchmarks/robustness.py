@@ -166,8 +166,8 @@ class Tokenizers:
         return (PRESETS / "multi30k-en-de-luong" / "subwords.model").read_bytes()
 
     def answer(self, model):
-        from keras_attention_apps.common.presets import loading
-        from keras_attention_apps.nmt.data.text import Subwords
+        from keras_attention_apps.common.models import loading
+        from keras_attention_apps.nmt.text import Subwords
 
         with loading("translator", "translator"):
             subwords = Subwords(model)
@@ -395,7 +395,7 @@ KINDS = {
 
 def serve(name, connection):
     """Answer inputs until the connection is closed; runs in a process of its own."""
-    from keras_attention_apps.common.cli import UserError
+    from keras_attention_apps.common.errors import UserError
 
     task = KINDS[name]()
     memory_of = getattr(task, "memory", _own_memory)

@@ -136,7 +136,7 @@ def our_search(
     task, beam_size, together, every, *, jit_compile=False, precision="float32"
 ):
     import keras
-    from keras_attention_apps.common.network.compiling import computing_in
+    from keras_attention_apps.common.network.base import computing_in
 
     if "model" in task:
         from keras_attention_apps.nmt import Translator
@@ -150,7 +150,7 @@ def our_search(
         options = {"beam_size": beam_size, "batch_size": together, "split": False}
         return lambda: [translator.translate(part, **options) for part in parts]
 
-    from keras_attention_apps.common.network.search_model import SearchModel
+    from keras_attention_apps.common.network.base import SearchModel
 
     from keras_attention import beam_search
 
@@ -176,7 +176,7 @@ def our_search(
 
 def random_network(attention):
     from keras_attention_apps.nmt.config import ModelConfig, with_recipe
-    from keras_attention_apps.nmt.network.building import build_network
+    from keras_attention_apps.nmt.network.__init__ import build_network
 
     depth, units, layers, heads = SIZES[attention]
     sizes = {"embedding_units": depth, "units": units, "encoder_units": units}
@@ -197,8 +197,8 @@ def litert_search(task, beam_size, together, every):
         return lambda: [translator.translate(line, **options) for line in lines]
 
     import tensorflow as tf
-    from keras_attention_apps.common.network.search_model import SearchModel
-    from keras_attention_apps.nmt.commands.export_litert import LENGTHS
+    from keras_attention_apps.common.network.base import SearchModel
+    from keras_attention_apps.nmt.commands.export import LENGTHS
 
     from keras_attention import beam_search, convert_to_litert
 

@@ -8,7 +8,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.digests import write_sealed
+from keras_attention_apps.common.models import write_sealed
 
 
 @functools.cache

@@ -53,11 +53,9 @@ TENSORFLOW = {
     f"{LIBRARY}.litert_quantization": False,
     f"{LIBRARY}.loops": False,
     f"{APPS}.common.export": False,
-    f"{APPS}.common.network.replicas": False,
-    f"{APPS}.common.training.devices": False,
+    f"{APPS}.common.distribution": False,
     f"{APPS}.captioner.commands.export": True,
     f"{APPS}.nmt.commands.export": True,
-    f"{APPS}.nmt.commands.export_litert": False,
 }
 
 
@@ -187,7 +185,7 @@ def test_jax_is_imported_for_several_hosts_only():
     found = [x for x in IMPORTS if within(x[1], "jax")]
 
     assert {(module, inside) for module, _, inside in found} == {
-        (f"{APPS}.common.hosts", True)
+        (f"{APPS}.common.distribution", True)
     }
 
 

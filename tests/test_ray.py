@@ -13,8 +13,8 @@ from keras_attention_apps.captioner import CaptionBatch, LiteCaptioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.bulk import engine, inputs
 from keras_attention_apps.common.bulk.parts import Parts
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import BulkConfig
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.options import BulkConfig
 from keras_attention_apps.nmt import LiteTranslator
 from keras_attention_apps.nmt.main import main as nmt
 from PIL import Image

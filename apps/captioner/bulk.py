@@ -9,9 +9,9 @@ from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.captioner.schema import DEFAULT_MODEL
 from keras_attention_apps.common.bulk import inputs
 from keras_attention_apps.common.bulk.batches import Failure, ModelBatch, details
-from keras_attention_apps.common.bulk.command import check_options, run_command
-from keras_attention_apps.common.bulk.locations import located_all
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.bulk.engine import check_options, run_command
+from keras_attention_apps.common.bulk.parts import located_all
+from keras_attention_apps.common.errors import UserError
 
 
 class CaptionBatch(ModelBatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from keras_attention_apps.captioner.images import ImageError, read_array
 from keras_attention_apps.captioner.text import Vocabulary, detokenize
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.hypotheses import (
     check_batch_size,
     check_n_best,

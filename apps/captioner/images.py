@@ -14,8 +14,8 @@ import struct
 import threading
 
 import numpy as np
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.reading import OPEN_FILES, STANDARD_INPUT, read_file
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import OPEN_FILES, STANDARD_INPUT, read_file
 from PIL import Image, UnidentifiedImageError
 
 MAX_PIXELS = 178_956_970

@@ -21,11 +21,11 @@ from keras_attention_apps.captioner.network.encoders import (
 )
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import short_digest
-from keras_attention_apps.common.network.compiling import computing_in, power_of_two
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.models import short_digest
+from keras_attention_apps.common.network.base import computing_in, power_of_two
 from keras_attention_apps.common.network.weights import model_weights
-from keras_attention_apps.common.schema import replaced
+from keras_attention_apps.common.options import replaced
 from keras_attention_apps.common.task import Task
 
 from keras_attention import MinLength, NoRepeatNgrams, beam_search

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from keras_attention_apps.captioner.captions import BaseCaptioner
 from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.schema import CaptionBeamConfig, ImageSize
-from keras_attention_apps.common.litert.task import LiteTask
-from keras_attention_apps.common.presets import loading
-from keras_attention_apps.common.schema import Length, Range
+from keras_attention_apps.common.litert import LiteTask
+from keras_attention_apps.common.models import loading
+from keras_attention_apps.common.options import Length, Range
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from keras_attention_apps.captioner.config import (
     ScenesConfig,
     WebConfig,
 )
-from keras_attention_apps.common.program import Program
+from keras_attention_apps.common.cli import Program
 
 PROGRAM = Program(
     "captioner",

@@ -2,9 +2,9 @@
 
 from keras_attention_apps.captioner.captions import PRESETS
 from keras_attention_apps.captioner.config import ModelConfig
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.presets import is_litert, member_names, read_config
-from keras_attention_apps.common.runtimes import Runtimes
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import is_litert
+from keras_attention_apps.common.models import Runtimes, member_names, read_config
 
 RUNTIMES = Runtimes(
     keras="keras_attention_apps.captioner.inference:Captioner",

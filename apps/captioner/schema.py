@@ -3,7 +3,12 @@
 import dataclasses
 from typing import Annotated
 
-from keras_attention_apps.common.schema import BeamConfig, LengthPenalty, Natural, Range
+from keras_attention_apps.common.options import (
+    BeamConfig,
+    LengthPenalty,
+    Natural,
+    Range,
+)
 
 # Preset that commands use unless another model is given.
 DEFAULT_MODEL = "flickr8k-coco-ensemble"

@@ -4,11 +4,17 @@ import collections
 import re
 import unicodedata
 
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import parse_json, to_json
-from keras_attention_apps.common.invisible import remove_invisible
-from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN, StoredTokenizer
-from keras_attention_apps.common.writing_systems import UNSPACED
+from keras_attention_apps.common.text import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
+    UNSPACED,
+    StoredTokenizer,
+    remove_invisible,
+)
 
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
 VOCABULARY = "vocabulary.json"

@@ -3,9 +3,9 @@
 import dataclasses
 
 import numpy as np
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import resolved
-from keras_attention_apps.common.schema import (
+from keras_attention_apps.common.options import (
     Fraction,
     LogProbability,
     Natural,

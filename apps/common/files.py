@@ -1,19 +1,288 @@
-"""Atomic writing of files and folders, and JSON."""
+"""Reading files up to a limit in bytes, and writing files and folders atomically."""
 
+import codecs
 import contextlib
 import errno
+import gzip
+import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import stat
+import sys
+import tarfile
+import zlib
 from pathlib import Path
 
-from keras_attention_apps.common.cli import BIDIRECTIONAL, CONTROLS, UserError
-from keras_attention_apps.common.reading import STANDARD_INPUT, read_file
+from keras_attention_apps.common.errors import (
+    BIDIRECTIONAL,
+    CONTROLS,
+    UserError,
+    reason,
+)
+
+# Default maximum size of a file, a line, or an expanded member of an archive, in bytes.
+MAX_BYTES = 256_000_000
+# Names of the standard input, and of the other open files of a process.
+STANDARD_INPUT = "-"
+
+OPEN_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+
+# Bytes that are read at once.
+CHUNK = 2**24
+
+_limit = MAX_BYTES
+
+
+# Beginnings of addresses; a path has only one of the slashes.
+_ADDRESS = re.compile(r"(https?|ftp|s3|gs|hf|file):/+", re.IGNORECASE)
+
+
+class SizeLimitError(UserError):
+    """A file, or a part of it, that exceeds the limit in bytes."""
+
+
+@contextlib.contextmanager
+def at_most(count):
+    """Set the limit of the whole process, with all its threads, in the context."""
+    global _limit
+    before, _limit = _limit, count
+    try:
+        yield
+    finally:
+        _limit = before
+
+
+def byte_limit():
+    """Return the limit of the process in bytes."""
+    return _limit
+
+
+def check_bytes(count, name):
+    """Raise a `SizeLimitError` if something has more bytes than the limit.
+
+    Args:
+        count: Its size, before it is read.
+        name: Its name.
+    """
+    if count > _limit:
+        raise SizeLimitError(
+            f"{name} has more than {_limit:,} bytes; --max-bytes sets the limit"
+        )
+
+
+def check_local(path):
+    """Raise a `UserError` if a path is the address of something on the network."""
+    address = _ADDRESS.sub(r"\1://", str(path))
+    if _ADDRESS.match(address) and not os.path.exists(path):
+        raise UserError(
+            "expected a path on this computer, since nothing is downloaded. Received "
+            f"an address: {address!r}"
+        )
+
+
+def check_input(path):
+    """Raise a `UserError` if a path is neither a regular file nor an open one.
+
+    Reading a named pipe could block, and a device may never end.
+
+    Raises:
+        UserError: If it is neither, or the standard input is closed.
+        OSError: If the path does not exist.
+    """
+    if str(path) == STANDARD_INPUT:
+        check_standard_input("a regular file, or lines on the standard input")
+        return
+    if str(path).startswith(OPEN_FILES):
+        return
+    check_local(path)
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise UserError(
+            "expected a regular file, or - for the standard input. Received "
+            f"{'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}: "
+            f"{str(path)!r}"
+        )
+
+
+def check_standard_input(expected):
+    """Raise a `UserError` if the standard input is closed.
+
+    Args:
+        expected: Description of the expected input.
+    """
+    # Python sets it to `None`.
+    if sys.stdin is None:
+        raise UserError(f"expected {expected}. Received: a closed standard input")
+
+
+def check_read_once(*paths):
+    """Raise a `UserError` if several inputs are the standard input."""
+    if [str(path) for path in paths].count(STANDARD_INPUT) > 1:
+        raise UserError(
+            "expected - for one input at most, since the standard input is read only "
+            "once. Received: several"
+        )
+
+
+@contextlib.contextmanager
+def opened(path):
+    """Open a regular file, or the standard input as `-`, for reading of bytes.
+
+    Raises:
+        UserError: As of `check_input`.
+        OSError: If the file cannot be opened.
+    """
+    check_input(path)
+    if str(path) == STANDARD_INPUT:
+        yield sys.stdin.buffer
+        return
+    with open(path, "rb") as file:
+        yield file
+
+
+def read_file(path):
+    """Return the bytes of a regular file, or of the standard input.
+
+    Raises:
+        UserError: If it is not one, or exceeds the limit; see `at_most`.
+        OSError: If it cannot be read.
+    """
+    with opened(path) as file:
+        return read_all(file, path)
+
+
+def read_all(file, name):
+    """Return the bytes of a binary file from here on, up to the limit.
+
+    Args:
+        file: The file.
+        name: Its name, for an error.
+    """
+    content = io.BytesIO()
+    while chunk := file.read(CHUNK):
+        content.write(chunk)
+        check_bytes(content.tell(), name)
+    return content.getvalue()
+
+
+def read_line(file, name):
+    """Return the next line of a binary file, up to the limit."""
+    line = file.readline(_limit + 1)
+    check_bytes(len(line), name)
+    return line
+
+
+# The marks of UTF-32 begin like those of UTF-16.
+MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+# The first bytes of a file of gzip.
+GZIP = b"\x1f\x8b"
+# Maximum share of NUL bytes in a text. In Latin text in UTF-16, half of the bytes are
+# NUL.
+MAX_NUL_SHARE = 0.2
+
+
+def as_utf8(data, name):
+    """Return the bytes of a text as UTF-8 without a byte order mark.
+
+    A text that is compressed by gzip is expanded. UTF-16 and UTF-32 are known by their
+    byte order mark. Other bytes are returned as they are, whether or not they are valid
+    UTF-8.
+
+    Args:
+        data: The bytes.
+        name: Name of the text, for an error.
+
+    Raises:
+        UserError: If the bytes are not of the encoding that the mark names, or look
+            like UTF-16 or UTF-32 without a mark.
+    """
+    if data.startswith(GZIP):
+        with _expanded(io.BytesIO(data), name) as file:
+            data = read_all(file, name)
+    for mark, encoding in MARKS.items():
+        if data.startswith(mark):
+            try:
+                return data.decode(encoding).encode("utf-8", "surrogatepass")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{name} begins with the byte order mark of {encoding}, but is not "
+                    f"{encoding}: {error.reason} at byte {error.start}"
+                ) from error
+    share = data.count(0) / max(len(data), 1)
+    if share > MAX_NUL_SHARE:
+        raise UserError(
+            f"{name} is not UTF-8: {share:.0%} of its bytes are NUL, as in UTF-16 or "
+            "UTF-32 without a byte order mark. Save it as UTF-8"
+        )
+    return data.removeprefix(codecs.BOM_UTF8)
+
+
+def utf8_lines(stream, name):
+    """Yield the lines of a binary stream, as UTF-8 with their line feeds.
+
+    A buffered stream may be compressed by gzip. A stream in UTF-16 or UTF-32 is read as
+    a whole, others line by line. Neither may exceed the limit of reading.
+
+    Args:
+        stream: Binary file.
+        name: Its name, for an error.
+
+    Raises:
+        UserError: As of `as_utf8`.
+    """
+    if hasattr(stream, "peek") and stream.peek(len(GZIP)).startswith(GZIP):
+        with _expanded(stream, name) as file:
+            yield from utf8_lines(file, name)
+        return
+    first = read_line(stream, name)
+    if first.startswith(tuple(MARKS)):
+        # Unlike `splitlines`, this ends lines at line feeds alone.
+        yield from io.BytesIO(as_utf8(first + read_all(stream, name), name))
+    elif first:
+        yield as_utf8(first, name)
+        yield from iter(lambda: read_line(stream, name), b"")
+
+
+@contextlib.contextmanager
+def _expanded(stream, name):
+    """Yield the file inside a stream that is compressed by gzip."""
+    try:
+        with gzip.GzipFile(fileobj=stream) as file:
+            yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{name} is damaged: {reason(error)}") from error
+
+
+class ArchiveMember(tarfile.TarInfo):
+    """A member of an archive that raises an error for a damaged header.
+
+    `tarfile` takes such a header for the end of the archive. For example,
+    `tarfile.open(path, tarinfo=ArchiveMember)`.
+    """
+
+    @classmethod
+    def fromtarfile(cls, archive):
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"damaged archive: {error}") from error
+
 
 # Files that a folder of a model contains, and a SavedModel.
 MODEL_FILES = ("config.json", "model.weights.npz")
+# A model as a LiteRT file, in the folder of a preset.
+LITERT = "model.tflite"
+
 SAVED_MODEL_FILES = ("saved_model.pb", "variables")
 
 # A temporary name contains at most this many characters of the final name, because
@@ -24,6 +293,11 @@ KEPT_CHARACTERS = 50
 _WRITE_ERRORS = {
     getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS")
 }
+
+
+def is_litert(name_or_path):
+    """Return whether the name of a model is the path of a LiteRT file."""
+    return Path(name_or_path).suffix.lower() == Path(LITERT).suffix
 
 
 @contextlib.contextmanager
@@ -363,3 +637,189 @@ def parse_json(text, **options):
         return json.loads(text, **options)
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
+
+
+class Inputs:
+    """The inputs of a command, to be compared with its outputs.
+
+    Files are compared by identity, so that links, hard links, `..` and other spellings
+    of a name make no difference.
+
+    Args:
+        *paths: Files and folders, which need not exist, or `-` for the standard input;
+            `None` is left out.
+    """
+
+    def __init__(self, *paths):
+        paths = [_named(path) for path in paths if path is not None]
+        self._paths = set(map(os.path.realpath, paths))
+        self._files = {found for path in paths if (found := _file_of(path))}
+        self._folders = {path for path in self._paths if os.path.isdir(path)}
+
+    def check(self, *outputs, whole=True):
+        """Raise a `UserError` if an output is one of the inputs.
+
+        An existing file in an input folder is an input, too. A terminal or another
+        device may be input and output.
+
+        Args:
+            *outputs: Files and folders to write; `None` is left out.
+            whole: Whether a folder is replaced as a whole, so that it must not contain
+                an input.
+        """
+        for output in outputs:
+            if output is not None and not is_pipe_or_device(output):
+                self._check(Path(output), whole)
+
+    def _check(self, output, whole):
+        path = os.path.realpath(output)
+        is_input = path in self._paths or _file_of(path) in self._files
+        if os.path.isfile(path):
+            is_input |= any(_is_in(folder, path) for folder in self._folders)
+        elif whole:
+            is_input |= any(_contains(path, inner) for inner in self._paths)
+        if is_input:
+            raise UserError(
+                f"expected an output that is not an input. Received: {str(output)!r}"
+            )
+
+
+def _named(path):
+    """Return the path of an input; the standard input may be a file."""
+    return expanded("/dev/stdin" if str(path) == STANDARD_INPUT else path)
+
+
+def _is_in(folder, path):
+    """Return whether a file is in a folder, by its path or by a hard link."""
+    if _contains(folder, path) or os.stat(path).st_nlink == 1:
+        return _contains(folder, path)
+    file = _file_of(path)
+    return any(
+        _file_of(os.path.join(inner, name)) == file
+        for inner, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+def _contains(folder, path):
+    return path.startswith(os.path.join(folder, ""))
+
+
+def _file_of(path):
+    """Return the identity of an existing file or folder, otherwise `None`."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+LOCK = ".lock"
+
+_IS_WINDOWS = os.name == "nt"
+
+
+@contextlib.contextmanager
+def locked(folder):
+    """Lock a folder against other processes, and create it if needed.
+
+    The operating system releases the lock when the process ends, however it ends. On a
+    file system without locks, nothing is locked. At the end the lock is removed, and so
+    is an empty folder. A killed process leaves an empty file, the lock, which the next
+    one takes and removes.
+
+    Raises:
+        UserError: If another process has the lock.
+        OSError: If the lock cannot be created.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with _held(folder / LOCK, "folder", folder):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+@contextlib.contextmanager
+def locked_file(path):
+    """Lock a file against other processes, by a hidden file beside it; see `locked`.
+
+    The file itself may be replaced, and need not exist. Links are followed.
+
+    Raises:
+        UserError: If another process has the lock.
+        OSError: If the lock cannot be created.
+    """
+    target = resolved(path)
+    name = target.name
+    if len(name) > KEPT_CHARACTERS:
+        digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
+        name = f"{digest}-{name[-KEPT_CHARACTERS:]}"
+    with _held(target.with_name(f".{name}{LOCK}"), "file", path):
+        yield
+
+
+@contextlib.contextmanager
+def _held(lock, kind, name):
+    """Hold the lock of an output; `kind` and `name` describe it in errors."""
+    is_ours = False
+    try:
+        with _opened(lock, name) as file:
+            is_ours = _lock(file) and _is_there(file, lock)
+            if not is_ours:
+                raise UserError(
+                    f"expected an output {kind} to which no other process writes. "
+                    f"Received: {str(name)!r}"
+                )
+            try:
+                yield
+            finally:
+                # Once it is closed, it may be the lock of another process.
+                if not _IS_WINDOWS:
+                    _remove(lock)
+    finally:
+        # Windows removes no open file, and so none of another process.
+        if is_ours and _IS_WINDOWS:
+            _remove(lock)
+
+
+def _opened(lock, name):
+    """Open the lock of an output, whose name is that in errors."""
+    try:
+        return open(lock, "ab")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(name)) from error
+
+
+def _remove(lock):
+    with contextlib.suppress(OSError):
+        lock.unlink()
+
+
+def _is_there(file, path):
+    """Return whether no other process has removed or replaced an open file."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
+
+
+def _lock(file):
+    """Lock an open file, and return whether no other process has it."""
+    try:
+        _lock_now(file)
+    except OSError as error:
+        return error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
+    return True
+
+
+def _lock_now(file):
+    if os.name == "nt":
+        import msvcrt
+
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,7 @@ import dataclasses
 import os
 
 import numpy as np
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 
 # Lower bound of the scores of possible hypotheses; a search gives impossible ones -1e9.
 MIN_SCORE = -1e8

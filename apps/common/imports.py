@@ -3,7 +3,7 @@
 import importlib
 import operator
 
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 
 
 def lazy_attributes(package, modules):

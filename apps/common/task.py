@@ -1,29 +1,40 @@
-"""A trained network with its tokenizer: loading, saving and cached searches."""
+"""A trained network with its tokenizer: loading, saving, averaging, cached searches."""
 
 import dataclasses
 
-from keras_attention_apps.common import presets
+import numpy as np
+from keras_attention_apps.common import models
 from keras_attention_apps.common.calibration import Described
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.convert import check_converted, convert
-from keras_attention_apps.common.digests import (
+from keras_attention_apps.common.errors import UserError, counted
+from keras_attention_apps.common.files import (
+    Inputs,
+    atomic_folder,
+    check_bytes,
+    check_folder,
+    check_input,
+    expanded,
+)
+from keras_attention_apps.common.models import (
+    DIGEST_KEY,
+    WEIGHTS,
     check_file_digest,
     read_sealed,
     short_digest,
     write_sealed,
 )
-from keras_attention_apps.common.files import atomic_folder
-from keras_attention_apps.common.network.compiling import compiles, computing_in
-from keras_attention_apps.common.network.ensemble import Ensemble
-from keras_attention_apps.common.network.search_model import SearchModel
+from keras_attention_apps.common.network.base import (
+    Ensemble,
+    SearchModel,
+    compiles,
+    computing_in,
+)
 from keras_attention_apps.common.network.weights import (
     check_weights,
+    errors_of,
     load_model,
     save_model,
 )
-from keras_attention_apps.common.presets import WEIGHTS
-from keras_attention_apps.common.schema import replaced
-from keras_attention_apps.common.training.averaging import average
+from keras_attention_apps.common.options import replaced
 
 # Maximum number of cached searches; a long-running process may need many.
 MAX_SEARCHES = 32
@@ -94,7 +105,7 @@ class Task(Described):
     @classmethod
     def read_config(cls, name_or_path):
         """Return the configuration of a preset, or of the model in a folder."""
-        return presets.read_config(
+        return models.read_config(
             name_or_path, presets=cls.presets, kind=cls.config_type, noun=cls.noun
         )
 
@@ -126,29 +137,29 @@ class Task(Described):
             ValueError: If there is no such preset or folder, it is incomplete, or an
                 option cannot be changed.
         """
-        names = presets.member_names(name_or_path, presets=cls.presets, noun=cls.noun)
-        folders = [presets.find_preset(name, cls.presets) for name in names]
+        names = models.member_names(name_or_path, presets=cls.presets, noun=cls.noun)
+        folders = [models.find_preset(name, cls.presets) for name in names]
         options = {"jit_compile": jit_compile}
-        models = [
+        members = [
             cls._from_folder(folder, precision, changes, **options)
             for folder in folders
         ]
-        model = cls.ensemble(models, **options) if len(models) > 1 else models[0]
-        if len(presets.split_names(name_or_path)) == 1:
-            folder = presets.find_preset(name_or_path, cls.presets)
-            with presets.loading(folder, cls.noun):
-                model.read_description(read_sealed(folder / presets.CONFIG))
+        model = cls.ensemble(members, **options) if len(members) > 1 else members[0]
+        if len(models.split_names(name_or_path)) == 1:
+            folder = models.find_preset(name_or_path, cls.presets)
+            with models.loading(folder, cls.noun):
+                model.read_description(read_sealed(folder / models.CONFIG))
         return model
 
     @classmethod
     def _from_folder(cls, folder, precision, changes, **options):
         """Load a single model; the arguments are those of `from_preset`."""
-        config = presets.read_folder_config(folder, kind=cls.config_type, noun=cls.noun)
+        config = models.read_folder_config(folder, kind=cls.config_type, noun=cls.noun)
         config = cls.changed(config, changes)
         named = ", ".join(f"{name}={value}" for name, value in changes.items())
         model = f"{folder} with {named}" if named else folder
-        with computing_in(precision), presets.loading(model, cls.noun):
-            content = read_sealed(folder / presets.CONFIG)
+        with computing_in(precision), models.loading(model, cls.noun):
+            content = read_sealed(folder / models.CONFIG)
             check_converted(folder, cls)
             for name in (cls.tokenizer_type.file_name, *cls.part_files, WEIGHTS):
                 check_file_digest(content, folder / name)
@@ -263,13 +274,13 @@ class Task(Described):
             **metadata: More entries of its `config.json`, such as how it was trained.
         """
         self.check_single("saving")
-        with atomic_folder(folder, presets.model_names) as temporary:
+        with atomic_folder(folder, models.model_names) as temporary:
             self.tokenizer.save(temporary)
             self.write_parts(temporary)
             parts = [name for name in self.part_files if (temporary / name).exists()]
             save_model(self.network, temporary / WEIGHTS)
             write_sealed(
-                temporary / presets.CONFIG,
+                temporary / models.CONFIG,
                 {
                     "model": dataclasses.asdict(self.config),
                     **self.description,
@@ -292,3 +303,99 @@ class Task(Described):
                 **options,
             )
         return self._search_models[key]
+
+
+def average(config, load):
+    """Write the average of several models, as an `AverageConfig` describes it."""
+    Inputs(*config.models).check(config.output, whole=False)
+    # A user who forgets the output must not lose the first model.
+    check_folder(config.output)
+    averaged = average_models(config.models, load)
+    averaged.save(config.output, average_of=[path.name for path in config.models])
+    count = counted(len(config.models), "model")
+    print(f"Wrote {config.output}, the average of {count}")
+
+
+def average_models(folders, load):
+    """Return a model with the mean weights of several models.
+
+    It has the options of the first one. Options on which the weights do not depend may
+    differ.
+
+    Args:
+        folders: Folders of the models.
+        load: Function from a folder to a `Task`.
+
+    Raises:
+        UserError: If there are no folders, or the models differ in their `identity`.
+    """
+    if not folders:
+        raise UserError("expected at least one folder of a model. Received: none")
+    first, sums = None, None
+    for folder in folders:
+        model = load(folder)
+        model.check_single("an average")
+        first = first or model
+        for name, value in model.identity.items():
+            expected = first.identity[name]
+            if value != expected:
+                raise UserError(
+                    f"{folder} and {folders[0]} differ in {name}: {value!r} and "
+                    f"{expected!r}"
+                )
+        weights = [np.asarray(x, "float64") for x in model.network.get_weights()]
+        sums = weights if sums is None else list(map(np.add, sums, weights))
+    means = [total / len(folders) for total in sums]
+    # It is that of the weights of the first model.
+    first.calibration = None
+    first.network.set_weights([mean.astype("float32") for mean in means])
+    return first
+
+
+# Weights of a model in version 0.1, in its folder.
+OLD_WEIGHTS = "model.weights.h5"
+
+
+def check_converted(folder, task):
+    """Raise a `UserError` if a folder has the weights of version 0.1 alone."""
+    if (folder / OLD_WEIGHTS).exists() and not (folder / models.WEIGHTS).exists():
+        raise UserError(
+            f"its weights have the format of version 0.1, which "
+            f"`{task.program} convert {folder}` converts"
+        )
+
+
+def convert(folder, task):
+    """Convert the weights of a model, and the digests in its configuration.
+
+    The numbers stay as they are. The old file is removed last, so that a conversion
+    that was interrupted can be repeated.
+
+    Args:
+        folder: Folder of the model.
+        task: Subclass of `Task`.
+
+    Raises:
+        UserError: If the folder has no model with the weights of version 0.1.
+    """
+    folder = expanded(folder)
+    old = folder / OLD_WEIGHTS
+    config = models.read_folder_config(folder, kind=task.config_type, noun=task.noun)
+    with models.loading(folder, task.noun):
+        content = read_sealed(folder / models.CONFIG)
+        names = (task.tokenizer_type.file_name, *task.part_files)
+        for name in (*names, OLD_WEIGHTS):
+            check_file_digest(content, folder / name)
+        check_input(old)
+        check_bytes(old.stat().st_size, old)
+        tokenizer = task.tokenizer_type.load(folder)
+        parts = task.read_parts(folder, config)
+        network = task.build_network(config, len(tokenizer), **parts)
+        with errors_of(old):
+            # Keras reads HDF5.
+            network.load_weights(old)
+    save_model(network, folder / models.WEIGHTS, rounded=False)
+    content.pop(DIGEST_KEY, None)
+    files = [name for name in names if (folder / name).exists()]
+    write_sealed(folder / models.CONFIG, content, [*files, models.WEIGHTS])
+    old.unlink()

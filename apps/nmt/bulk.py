@@ -1,10 +1,15 @@
 """Translations of large collections of sentences, batch by batch."""
 
+import functools
 from typing import ClassVar
 
+from keras_attention_apps.common.bulk import inputs
 from keras_attention_apps.common.bulk.batches import ModelBatch, details
+from keras_attention_apps.common.bulk.engine import check_options, run_command
+from keras_attention_apps.common.bulk.parts import located
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.nmt.config import DEFAULT_MODEL
 from keras_attention_apps.nmt.runtimes import RUNTIMES
-from keras_attention_apps.nmt.schema import DEFAULT_MODEL
 
 
 class TranslateBatch(ModelBatch):
@@ -56,3 +61,53 @@ def _sentence(value):
     if isinstance(value, str):
         return value, None
     return None, f"expected a string or bytes. Received: {type(value).__name__}"
+
+
+def translate_bulk(config):
+    """Translate sentences with Ray Data as a `TranslateConfig` describes it.
+
+    Returns:
+        The exit code: 2 if a sentence could not be read.
+    """
+    if config.sentences:
+        raise UserError(
+            "sentences as arguments cannot be used with --engine ray: give --input"
+        )
+    check_options(
+        config,
+        (
+            *("min_score", "n_best", "alignments", "plot"),
+            *("json", "jit_compile", "glossary"),
+        ),
+    )
+    if config.input is None:
+        raise UserError(
+            "--engine ray needs --input, a text file or Parquet. Received: none"
+        )
+    filesystem, path = located(config.input)
+    read = functools.partial(_inputs, config, filesystem, path)
+    digest = None
+    if not _is_parquet(config):
+        digest = functools.partial(inputs.text_digest, filesystem, path)
+    return run_command(
+        "nmt",
+        read,
+        TranslateBatch,
+        config,
+        filesystem,
+        digest,
+        split=config.split_sentences,
+    )
+
+
+def _is_parquet(config):
+    return config.input.suffix.lower() == ".parquet"
+
+
+def _inputs(config, filesystem, path, finished):
+    """Return the dataset of the sentences, from Parquet or a text file."""
+    if not _is_parquet(config):
+        return inputs.from_lines(filesystem, path, finished)
+    bulk = config.bulk
+    column = bulk.column or "text"
+    return inputs.from_parquet(filesystem, [path], column, bulk.id_column, finished)

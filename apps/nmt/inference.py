@@ -5,19 +5,21 @@ import math
 
 import keras
 import numpy as np
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.distribution import predict_rows
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.hypotheses import hypotheses
-from keras_attention_apps.common.network.compiling import power_of_two
-from keras_attention_apps.common.network.replicas import predict_rows
+from keras_attention_apps.common.network.base import power_of_two
 from keras_attention_apps.common.task import Task
-from keras_attention_apps.common.tokens import PAD, START
-from keras_attention_apps.nmt.config import RUNTIME_OPTIONS, ModelConfig
+from keras_attention_apps.common.text import PAD, START
+from keras_attention_apps.nmt.config import (
+    RUNTIME_OPTIONS,
+    ModelConfig,
+    TranslationBeamConfig,
+)
 from keras_attention_apps.nmt.data.glossary import word_continuations
-from keras_attention_apps.nmt.data.padding import chunks, pad
-from keras_attention_apps.nmt.data.text import alignment_of, merge_weights
-from keras_attention_apps.nmt.network.building import build_network
-from keras_attention_apps.nmt.network.forced_decoding import ForcedDecoding
-from keras_attention_apps.nmt.schema import TranslationBeamConfig
+from keras_attention_apps.nmt.network.__init__ import build_network
+from keras_attention_apps.nmt.network.base import ForcedDecoding
+from keras_attention_apps.nmt.text import alignment_of, chunks, merge_weights, pad
 from keras_attention_apps.nmt.translations import LENGTH_SLACK, BaseTranslator
 
 from keras_attention import MinLength, RequiredPhrases, beam_search, sample_search

@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.litert.task import LiteTask
-from keras_attention_apps.common.presets import loading
-from keras_attention_apps.common.schema import Length, LengthRatio, Natural
-from keras_attention_apps.nmt.data.padding import pad
-from keras_attention_apps.nmt.schema import TranslationBeamConfig
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.litert import LiteTask
+from keras_attention_apps.common.models import loading
+from keras_attention_apps.common.options import Length, LengthRatio, Natural
+from keras_attention_apps.nmt.config import TranslationBeamConfig
+from keras_attention_apps.nmt.text import pad
 from keras_attention_apps.nmt.translations import BaseTranslator
 
 

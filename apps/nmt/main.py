@@ -2,7 +2,7 @@
 
 import sys
 
-from keras_attention_apps.common.program import Program
+from keras_attention_apps.common.cli import Program
 from keras_attention_apps.nmt.config import (
     TRAINING,
     CalibrateConfig,

@@ -3,8 +3,8 @@
 import re
 
 import numpy as np
-from keras_attention_apps.common.writing_systems import HAN, KANA, UNSPACED
-from keras_attention_apps.nmt.data.links import link_matrix
+from keras_attention_apps.common.text import HAN, KANA, UNSPACED
+from keras_attention_apps.nmt.data.dataset import link_matrix
 
 # Maximum number of kana per Han character in Chinese text; Japanese has more.
 FEW_KANA = 0.1

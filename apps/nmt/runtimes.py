@@ -1,6 +1,6 @@
 """The runtimes of a translator: Keras and LiteRT."""
 
-from keras_attention_apps.common.runtimes import Runtimes
+from keras_attention_apps.common.models import Runtimes
 
 RUNTIMES = Runtimes(
     keras="keras_attention_apps.nmt.inference:Translator",

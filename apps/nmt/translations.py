@@ -8,19 +8,23 @@ import math
 from pathlib import Path
 
 import numpy as np
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.hypotheses import (
     check_batch_size,
     check_n_best,
     check_several,
 )
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.common.writing_systems import has_unspaced
+from keras_attention_apps.common.text import END, has_unspaced
 from keras_attention_apps.nmt.data.copying import Copying
 from keras_attention_apps.nmt.data.glossary import Glossary, encode_phrase
-from keras_attention_apps.nmt.data.padding import chunks
-from keras_attention_apps.nmt.data.sentences import join_sentences, split_sentences
-from keras_attention_apps.nmt.data.text import Subwords, alignment_of, merge_weights
+from keras_attention_apps.nmt.text import (
+    Subwords,
+    alignment_of,
+    chunks,
+    join_sentences,
+    merge_weights,
+    split_sentences,
+)
 
 PRESETS = Path(__file__).parent / "presets"
 

@@ -12,8 +12,8 @@ from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.metrics import sentinel_of_words
 from keras_attention_apps.captioner.network import build_network
 from keras_attention_apps.captioner.overlays import word_notes
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.tokens import END, START
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.text import END, START
 from programs import training
 
 from keras_attention import doubly_stochastic_penalty

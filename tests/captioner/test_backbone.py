@@ -10,8 +10,8 @@ from keras_attention_apps.captioner.network.backbone import (
     FoldedConvolution,
     fold_normalization,
 )
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.compiling import computing_in
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.network.base import computing_in
 
 
 def test_coordinates_are_rows_and_columns():

@@ -7,7 +7,7 @@ import pytest
 from keras_attention_apps.captioner import CaptionBatch
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 
 SCORES = ("score", "log_probability", "mean_log_probability")
 

@@ -10,7 +10,7 @@ from keras_attention_apps.captioner.commands.export import save_lite_captioner
 from keras_attention_apps.captioner.config import ChosenModel, WebConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.common.digests import update_sealed
+from keras_attention_apps.common.models import update_sealed
 from programs import calibration_of, error_of, first_line
 
 
@@ -109,7 +109,7 @@ def test_the_help_says_what_the_default_model_is_for(monkeypatch, tmp_path, caps
     folder = tmp_path / "presets" / "flickr8k-coco-ensemble"
     folder.mkdir(parents=True)
     monkeypatch.setattr(
-        "keras_attention_apps.common.program.files", lambda package: tmp_path
+        "keras_attention_apps.common.cli.files", lambda package: tmp_path
     )
     for content, expected in (
         ('{"purpose": "everyday photographs"}', True),

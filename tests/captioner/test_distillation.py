@@ -11,7 +11,7 @@ from keras_attention_apps.captioner.data.layouts import CaptionedImage
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.training import train
 from keras_attention_apps.captioner.training.distillation import with_teacher_captions
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from programs import training
 
 IMAGES = [

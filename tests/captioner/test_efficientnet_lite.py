@@ -5,8 +5,8 @@ from keras import layers
 from keras_attention_apps.captioner.network import efficientnet_lite
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.network.efficientnet_lite import preprocess_input
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.compiling import computing_in
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.network.base import computing_in
 
 from .torch_files import write_checkpoint
 

@@ -19,7 +19,7 @@ from keras_attention_apps.captioner.network.encoders import (
 from keras_attention_apps.captioner.network.features import cached_features
 from keras_attention_apps.captioner.network.recurrent import ShowAttendTell
 from keras_attention_apps.captioner.text import Vocabulary
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from programs import training
 
 SIZE = 16

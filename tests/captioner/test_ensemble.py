@@ -10,9 +10,9 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network import build_network
 from keras_attention_apps.captioner.text import Vocabulary
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import write_sealed
-from keras_attention_apps.common.network.ensemble import Ensemble
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.models import write_sealed
+from keras_attention_apps.common.network.base import Ensemble
 
 numpy = keras.ops.convert_to_numpy
 

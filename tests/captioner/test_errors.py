@@ -6,7 +6,7 @@ from keras_attention_apps.captioner.config import ChosenModel, WebConfig
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.runtimes import check_inference
 from keras_attention_apps.captioner.web.service import CaptionService
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from programs import check_flipped_bits, error_of, training, with_content
 
 pytestmark = pytest.mark.usefixtures("cached_models")

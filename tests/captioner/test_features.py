@@ -6,7 +6,7 @@ import pytest
 from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.network.features import _reserve, cached_features
-from keras_attention_apps.common.network.compiling import computing_in
+from keras_attention_apps.common.network.base import computing_in
 from PIL import Image
 
 from .conftest import write_square

@@ -12,7 +12,7 @@ from keras_attention_apps.captioner.network import encoders
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.network.recurrent import ShowAttendTell
 from keras_attention_apps.captioner.text import Vocabulary
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 
 pytestmark = pytest.mark.skipif(
     not importlib.util.find_spec("keras_hub"), reason="KerasHub is not installed"

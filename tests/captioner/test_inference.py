@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.tokens import END
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.text import END
 from PIL import Image
 from programs import assert_same_results
 

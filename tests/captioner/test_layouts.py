@@ -21,7 +21,7 @@ from keras_attention_apps.captioner.data.dataset import read_dataset
 from keras_attention_apps.captioner.data.files import DataError, get
 from keras_attention_apps.captioner.data.layouts import CaptionedImage
 from keras_attention_apps.captioner.images import ImageError, read_image
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")

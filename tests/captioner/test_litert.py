@@ -13,11 +13,8 @@ from keras_attention_apps.captioner.commands.export import save_lite_captioner
 from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.litert.model_file import (
-    read_model_file,
-    write_model_file,
-)
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.litert import read_model_file, write_model_file
 from programs import assert_same_results
 
 pytest.importorskip("ai_edge_litert")

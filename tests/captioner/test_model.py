@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from keras import ops
 from keras_attention_apps.captioner.network.backbone import Backbone, find_application
-from keras_attention_apps.common.network.readout import DeepOutput
-from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.network.base import DeepOutput
+from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
 
 from .conftest import TINY, untrained
 

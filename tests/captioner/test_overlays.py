@@ -22,7 +22,7 @@ from keras_attention_apps.captioner.overlays import (
     find_overlays,
     write_overlay,
 )
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from PIL import Image
 
 

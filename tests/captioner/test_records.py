@@ -3,7 +3,7 @@
 import pytest
 from keras_attention_apps.captioner.commands.records import Records
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 
 from .conftest import lines_of
 

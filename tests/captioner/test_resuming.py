@@ -11,13 +11,13 @@ from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.captioner.training import train
-from keras_attention_apps.common.digests import (
+from keras_attention_apps.common.models import (
     DIGEST_KEY,
     FILE_DIGESTS_KEY,
     write_sealed,
 )
-from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
 from keras_attention_apps.common.training.checkpoints import PREVIOUS, PROGRESS
+from keras_attention_apps.common.training.runner import SaveEveryEpoch
 from programs import begin_training
 
 from .trainings import SHORT, SIZES, check_history, command

@@ -13,7 +13,7 @@ from keras_attention_apps.captioner.training.self_critical import (
     CiderReward,
     SelfCriticalCaptions,
 )
-from keras_attention_apps.common.tokens import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
 from pycocoevalcap.cider.cider import Cider
 
 SIZES = {

@@ -4,7 +4,7 @@ from keras_attention_apps.captioner.data.batches import (
     load_images,
     random_views,
 )
-from keras_attention_apps.common.tokens import END, PAD, START
+from keras_attention_apps.common.text import END, PAD, START
 from PIL import Image
 
 

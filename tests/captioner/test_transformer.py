@@ -15,8 +15,8 @@ from keras_attention_apps.captioner.commands.export import (
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.litert import LiteCaptioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.common.tokens import START
-from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
+from keras_attention_apps.common.text import START
+from keras_attention_apps.common.training.runner import SaveEveryEpoch
 
 from .conftest import TINY, untrained
 from .trainings import check_history, command

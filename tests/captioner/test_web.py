@@ -261,8 +261,8 @@ def test_the_documented_handler_captions():
 
 def test_every_value_of_a_client_is_checked():
     web = pytest.importorskip("keras_attention_apps.captioner.web.page")
-    from keras_attention_apps.common.cli import UserError
-    from keras_attention_apps.common.web.components import checked_values
+    from keras_attention_apps.common.errors import UserError
+    from keras_attention_apps.common.web.page import checked_values
 
     functions = [x for x in web.build(WebConfig()).fns.values() if x.fn and x.inputs]
     for function in functions:

@@ -12,7 +12,7 @@ from keras_attention_apps.captioner.network.weight_files import (
     load_weights,
     read_checkpoint,
 )
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 
 from .torch_files import MAGIC_NUMBER, write_checkpoint
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.training.averaging import average_models
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.task import average_models
 
 
 class Model:

@@ -5,13 +5,19 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 
 pytest.importorskip("pyarrow")
 
 from keras_attention_apps.common.bulk import inputs
-from keras_attention_apps.common.bulk.locations import as_text, located, located_all
-from keras_attention_apps.common.bulk.parts import Parts, digests, is_missing
+from keras_attention_apps.common.bulk.parts import (
+    Parts,
+    as_text,
+    digests,
+    is_missing,
+    located,
+    located_all,
+)
 
 COLUMNS = {"caption": str, "words": [str], "score": float, "cut": bool, "error": str}
 

@@ -6,8 +6,8 @@ import types
 
 import pytest
 from keras_attention_apps.common.calibration import Calibration, Described
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import read_sealed, update_sealed, write_sealed
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.models import read_sealed, update_sealed, write_sealed
 
 
 def outputs(*scores):

@@ -4,15 +4,15 @@ from operator import itemgetter
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import write_sealed
-from keras_attention_apps.common.reading import at_most
-from keras_attention_apps.common.training.callbacks import ValidateDecoded
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import at_most
+from keras_attention_apps.common.models import write_sealed
 from keras_attention_apps.common.training.checkpoints import (
     Checkpoints,
     Progress,
     check_checkpoints,
 )
+from keras_attention_apps.common.training.runner import ValidateDecoded
 
 pytestmark = pytest.mark.usefixtures("eager")
 

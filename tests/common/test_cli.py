@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from keras_attention_apps.common.cli import UserError, printable, reason, run
+from keras_attention_apps.common.cli import run
+from keras_attention_apps.common.errors import UserError, printable, reason
 
 
 def fail_with(error):

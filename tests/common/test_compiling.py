@@ -1,11 +1,8 @@
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.compiling import (
-    computing_in,
-    with_cast_weights,
-)
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.network.base import computing_in, with_cast_weights
 from keras_attention_apps.common.task import Task
 
 

@@ -11,15 +11,15 @@ from typing import Literal
 import numpy as np
 import pytest
 import tyro
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import parsed
-from keras_attention_apps.common.schema import (
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.options import (
     Fraction,
     Natural,
     NonNegative,
     Positive,
     check_ranges,
     from_json,
+    parsed,
     replaced,
 )
 

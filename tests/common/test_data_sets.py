@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.training.data_sets import (
     Mixture,
     check_data_sets,

@@ -3,9 +3,8 @@ import gzip
 import io
 
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.encodings import as_utf8, utf8_lines
-from keras_attention_apps.common.reading import at_most
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import as_utf8, at_most, utf8_lines
 
 TEXT = "Ein größerer Hund.\r\nZwei\u2028Hunde 🐕\n\nDrei"
 LINES = [line.encode() for line in TEXT.split("\n")]

@@ -3,9 +3,9 @@ import hashlib
 import keras
 import pytest
 from keras_attention_apps.captioner import main as captioner
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import summed_names, write_sums
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.export import check_export, write_archive
+from keras_attention_apps.common.models import summed_names, write_sums
 from keras_attention_apps.nmt import main as nmt
 from programs import error_of
 

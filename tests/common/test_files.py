@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import (
     atomic_folder,
     atomic_path,

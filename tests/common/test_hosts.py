@@ -1,9 +1,9 @@
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common import hosts
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.training.devices import all_devices
+from keras_attention_apps.common import distribution
+from keras_attention_apps.common.distribution import all_devices
+from keras_attention_apps.common.errors import UserError
 
 TWO = "10.0.0.1:1234,10.0.0.2:1234"
 
@@ -26,14 +26,14 @@ def test_addresses_and_index_belong_together(addresses, index, message, monkeypa
     on("jax", monkeypatch)
     with (
         pytest.raises(UserError, match=message),
-        hosts.joined_hosts(addresses, index),
+        distribution.joined_hosts(addresses, index),
     ):
         pass
 
 
 def test_several_hosts_need_jax(monkeypatch):
     on("torch", monkeypatch)
-    with pytest.raises(UserError, match="'torch'"), hosts.joined_hosts(TWO, 0):
+    with pytest.raises(UserError, match="'torch'"), distribution.joined_hosts(TWO, 0):
         pass
 
 
@@ -44,12 +44,12 @@ def test_several_devices_need_tensorflow_or_jax(monkeypatch):
 
 
 def test_the_rows_of_all_hosts_are_the_whole_batch(monkeypatch):
-    monkeypatch.setattr(hosts, "host_count", lambda: 3)
+    monkeypatch.setattr(distribution, "host_count", lambda: 3)
     rows = np.arange(12)
     parts = []
     for index in range(3):
-        monkeypatch.setattr(hosts, "host_index", lambda index=index: index)
-        parts.append(rows[hosts.rows_of_host(12)])
+        monkeypatch.setattr(distribution, "host_index", lambda index=index: index)
+        parts.append(rows[distribution.rows_of_host(12)])
 
     np.testing.assert_array_equal(np.concatenate(parts), rows)
     assert {len(part) for part in parts} == {4}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from keras_attention_apps.captioner.main import main as captioner
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.inputs import Inputs
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import Inputs
 from keras_attention_apps.nmt.main import main as nmt
 
 
@@ -72,7 +72,7 @@ def test_a_device_may_be_input_and_output(folder):
 @pytest.mark.parametrize("written", NAMES)
 def test_a_file_on_the_standard_input(folder, written):
     code = (
-        "from keras_attention_apps.common.inputs import Inputs; import sys; "
+        "from keras_attention_apps.common.files import Inputs; import sys; "
         "Inputs('-').check('other.txt', sys.argv[1])"
     )
     with open("soft") as file:

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from keras_attention_apps.common import lock
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.lock import locked, locked_file
+from keras_attention_apps.common import files
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import locked, locked_file
 
 
 def test_a_second_training_is_refused(tmp_path):
@@ -31,7 +31,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     def fail(file):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("keras_attention_apps.common.lock._lock_now", fail)
+    monkeypatch.setattr("keras_attention_apps.common.files._lock_now", fail)
     with locked(tmp_path):
         pass
 
@@ -81,8 +81,8 @@ def test_on_windows_the_lock_is_removed_after_it_is_closed(tmp_path, monkeypatch
             raise PermissionError("it is open")
         unlink(self)
 
-    monkeypatch.setattr(lock, "_IS_WINDOWS", True)
-    monkeypatch.setattr(lock, "open", opening, raising=False)
+    monkeypatch.setattr(files, "_IS_WINDOWS", True)
+    monkeypatch.setattr(files, "open", opening, raising=False)
     monkeypatch.setattr(Path, "unlink", removed)
     for error in (None, ValueError):
         with contextlib.suppress(ValueError), locked_file(tmp_path / "captions.jsonl"):

@@ -1,13 +1,10 @@
 import zipfile
 
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.litert import model_file
-from keras_attention_apps.common.litert.model_file import (
-    read_model_file,
-    write_model_file,
-)
-from keras_attention_apps.common.reading import at_most
+from keras_attention_apps.common import litert
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import at_most
+from keras_attention_apps.common.litert import read_model_file, write_model_file
 
 MODEL = b"\x1c\x00\x00\x00TFL3" + bytes(range(256))
 
@@ -102,8 +99,8 @@ def test_another_kind(path):
 
 
 def test_a_later_version(path, monkeypatch):
-    later = model_file.VERSION + 1
+    later = litert.VERSION + 1
     with monkeypatch.context() as patch:
-        patch.setattr(model_file, "VERSION", later)
+        patch.setattr(litert, "VERSION", later)
         write(path)
     refused(path, rf"metadata of version {later}.*up to version {later - 1}")

@@ -3,22 +3,20 @@ import json
 from pathlib import Path
 
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import (
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import at_most
+from keras_attention_apps.common.models import (
     check_file_digest,
-    read_sealed,
-    write_sealed,
-)
-from keras_attention_apps.common.network.weights import check_weights
-from keras_attention_apps.common.presets import (
     find_litert,
     find_preset,
     loading,
     member_names,
     model_names,
     read_config,
+    read_sealed,
+    write_sealed,
 )
-from keras_attention_apps.common.reading import at_most
+from keras_attention_apps.common.network.weights import check_weights
 
 ROOT = Path(__file__).parents[2]
 PRESETS = sorted((ROOT / "apps").glob("*/presets/*/"))

@@ -5,14 +5,14 @@ import os
 import sys
 
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.encodings import utf8_lines
-from keras_attention_apps.common.reading import (
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import (
     at_most,
     check_bytes,
     check_input,
     read_all,
     read_file,
+    utf8_lines,
 )
 
 

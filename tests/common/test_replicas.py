@@ -15,7 +15,7 @@ PROGRAM = dedent(
     import keras
     import numpy as np
     import tensorflow as tf
-    from keras_attention_apps.common.network.replicas import AdamW
+    from keras_attention_apps.common.distribution import AdamW
 
     (cpu,) = tf.config.list_physical_devices("CPU")
     parts = [tf.config.LogicalDeviceConfiguration()] * 2

@@ -5,14 +5,14 @@ import re
 import types
 
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.training.checkpoints import Checkpoints
-from keras_attention_apps.common.training.curves import chart
 from keras_attention_apps.common.training.report import (
     REPORT,
     SAMPLES,
     Report,
     Samples,
+    chart,
     check_report,
 )
 

@@ -6,12 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from keras_attention_apps.common import runtimes
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import RuntimeConfig
-from keras_attention_apps.common.presets import find_litert
-from keras_attention_apps.common.runtimes import Runtimes
-from keras_attention_apps.common.schema import BeamConfig
+from keras_attention_apps.common import models
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.models import Runtimes, find_litert
+from keras_attention_apps.common.options import BeamConfig, RuntimeConfig
 
 RUNTIMES = Runtimes(keras="Keras", litert="Lite", max_litert_inputs=3)
 
@@ -45,8 +43,8 @@ class Lite:
 @pytest.fixture(autouse=True)
 def presets(tmp_path, monkeypatch):
     """Presets of which `both` has a LiteRT file, and `weights` has none."""
-    monkeypatch.setattr(runtimes, "imported", {"Keras": Keras, "Lite": Lite}.get)
-    monkeypatch.setattr(runtimes, "available", lambda: True)
+    monkeypatch.setattr(models, "imported", {"Keras": Keras, "Lite": Lite}.get)
+    monkeypatch.setattr(models, "available", lambda: True)
     monkeypatch.setattr(Lite, "presets", tmp_path)
     monkeypatch.setattr(Lite, "options", {"image_size": 224, "inference": "argmax"})
     for name in ("both", "weights"):
@@ -163,7 +161,7 @@ def test_more_hypotheses_than_the_beam_are_refused_at_once(monkeypatch):
 
 
 def test_without_the_package_it_is_keras(monkeypatch):
-    monkeypatch.setattr(runtimes, "available", lambda: False)
+    monkeypatch.setattr(models, "available", lambda: False)
     assert chosen("both") == "keras"
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from keras_attention_apps.common.training.scheduled_sampling import SamplingRate
+from keras_attention_apps.common.training.schedules import SamplingRate
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ import types
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import MODEL_FILES
-from keras_attention_apps.common.training.callbacks import StopOnInvalidLoss
 from keras_attention_apps.common.training.checkpoints import Checkpoints, Progress
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
     Runner,
+    StopOnInvalidLoss,
     check_output,
 )
 from keras_attention_apps.common.training.schedules import ema_momentum

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.transformer import TransformerDecoder
 
 SOURCES, SEQUENCES, TARGET, POSITIONS = 2, 3, 5, 7

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.config import ServerConfig
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.imports import imported
+from keras_attention_apps.common.options import ServerConfig
+from keras_attention_apps.common.web import guard
 from keras_attention_apps.common.web import guard as guards
-from keras_attention_apps.common.web import uploads
 from keras_attention_apps.common.web.guard import HEADERS, Guard
 from keras_attention_apps.common.web.markup import words
 from keras_attention_apps.common.web.models import Models, Turns, name_of
@@ -169,10 +169,10 @@ def test_old_files_and_empty_folders_are_removed(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "new").mkdir()
     for name in ("old/image.png", "both/old.png", "part", "both", "empty"):
-        before = time.time() - uploads.UPLOAD_AGE - 1
+        before = time.time() - guard.UPLOAD_AGE - 1
         os.utime(tmp_path / name, (before, before))
 
-    uploads.remove_old(tmp_path)
+    guard.remove_old(tmp_path)
 
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     # The folder of the removed file has just been changed.
@@ -182,8 +182,8 @@ def test_old_files_and_empty_folders_are_removed(tmp_path):
 @pytest.mark.browser
 def test_uploads_are_removed_while_the_page_is_served(monkeypatch):
     pytest.importorskip("gradio")
-    monkeypatch.setattr(uploads, "UPLOAD_INTERVAL", 0.01)
-    monkeypatch.setattr(uploads, "UPLOAD_AGE", -1)
+    monkeypatch.setattr(guard, "UPLOAD_INTERVAL", 0.01)
+    monkeypatch.setattr(guard, "UPLOAD_AGE", -1)
     with page_folder("test") as folder:
         path = folder / "image.png"
         path.write_text("content")
@@ -198,13 +198,13 @@ def test_uploads_are_removed_while_the_page_is_served(monkeypatch):
 @pytest.mark.browser
 def test_an_upload_that_is_created_again_has_paths():
     pytest.importorskip("gradio")
-    from keras_attention_apps.common.web import components
+    from keras_attention_apps.common.web import page
 
-    for upload in (components.image_upload(), components.file_upload()):
+    for upload in (page.image_upload(), page.file_upload()):
         # Gradio does so when it updates the page.
         again = upload.__class__(**upload.constructor_args)
         assert again.preprocess(SimpleNamespace(path="a.png")) == "a.png"
-    assert not Path(components.__file__).with_suffix(".pyi").exists()
+    assert not Path(page.__file__).with_suffix(".pyi").exists()
 
 
 @pytest.mark.browser

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from keras_attention_apps.common.config import ServerConfig
+from keras_attention_apps.common.options import ServerConfig
 from keras_attention_apps.common.web import guard
 from keras_attention_apps.common.web.server import application_of, page_folder
 
@@ -28,12 +28,12 @@ SECRET = "the content of another file"
 def build(read):
     """Return a page whose endpoint and event return what `read` returns of uploads."""
     import gradio as gr
-    from keras_attention_apps.common.web import components
+    from keras_attention_apps.common.web import page
     from keras_attention_apps.common.web import page as frame
 
     with frame.page("test", "A page of the tests.") as blocks:
-        image = components.image_upload(label="Image")
-        files = components.file_upload(file_count="multiple")
+        image = page.image_upload(label="Image")
+        files = page.file_upload(file_count="multiple")
         options = frame.beam_options({"beam_size": 5, "length_penalty": 1.0}, ())
         shown = gr.JSON()
         reading = frame.event(lambda path, *_: [read(path)], [image, *options], shown)
@@ -88,7 +88,7 @@ def client_of(read):
 
 @pytest.fixture(scope="module")
 def client():
-    from keras_attention_apps.common.web.uploads import read_upload
+    from keras_attention_apps.common.web.guard import read_upload
 
     with client_of(lambda path: read_upload(path, 1000).decode()) as client:
         yield client
@@ -244,7 +244,7 @@ import sys
 sys.path[:0] = {path}
 import time
 from keras_attention_apps.common.cli import run
-from keras_attention_apps.common.config import ServerConfig
+from keras_attention_apps.common.options import ServerConfig
 from keras_attention_apps.common.web.server import serve
 from test_web_requests import build
 
@@ -298,16 +298,14 @@ async def answer(scope, receive, send):
 def port(monkeypatch, tmp_path):
     """Port of a server with small limits."""
     uvicorn = pytest.importorskip("uvicorn")
-    from keras_attention_apps.common.web import connections
 
-    for module in (connections, guard):
-        monkeypatch.setattr(module, "REQUEST_SECONDS", 1)
+    monkeypatch.setattr(guard, "REQUEST_SECONDS", 1)
     monkeypatch.setattr(guard, "UPLOAD_SECONDS", 1)
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 5)
     server = uvicorn.Server(
         uvicorn.Config(
             guard.Guard(answer, config=ServerConfig(), folder=tmp_path),
-            http=connections.Connection,
+            http=guard.Connection,
             lifespan="off",
             log_level="error",
         )
@@ -368,7 +366,7 @@ def test_a_page_is_reachable_beyond_the_connections(port, path):
 
 def test_one_message_is_logged_once(caplog):
     pytest.importorskip("uvicorn")
-    from keras_attention_apps.common.web.connections import Reported
+    from keras_attention_apps.common.web.guard import Reported
 
     logger = logging.getLogger("test")
     logger.addFilter(Reported())

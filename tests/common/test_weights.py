@@ -4,14 +4,14 @@ import zipfile
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import at_most
+from keras_attention_apps.common.models import loading
 from keras_attention_apps.common.network.weights import (
     check_weights,
     load_model,
     save_model,
 )
-from keras_attention_apps.common.presets import loading
-from keras_attention_apps.common.reading import at_most
 
 
 def small_model():

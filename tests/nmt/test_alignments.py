@@ -3,11 +3,10 @@ import re
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.tokens import START
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.text import START
 from keras_attention_apps.nmt.data.batches import SentenceBatches
-from keras_attention_apps.nmt.data.dataset import read_pairs
-from keras_attention_apps.nmt.data.links import SURE, parse_links
+from keras_attention_apps.nmt.data.dataset import SURE, parse_links, read_pairs
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.metrics import alignment_error_rate

@@ -3,10 +3,10 @@ import shutil
 
 import numpy as np
 import pytest
-from keras_attention_apps.common.tokens import UNKNOWN
+from keras_attention_apps.common.text import UNKNOWN
+from keras_attention_apps.nmt.config import SamplingConfig
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.schema import SamplingConfig
 from keras_attention_apps.nmt.training import back_translation
 
 from .trainings import lines, small

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from keras_attention_apps.common.bulk import command
+from keras_attention_apps.common.bulk import engine
 from keras_attention_apps.common.bulk.engine import Totals
 from keras_attention_apps.nmt import TranslateBatch
 from keras_attention_apps.nmt.inference import Translator
@@ -60,7 +60,7 @@ def test_only_a_row_with_an_error_keeps_it(translate_batch):
 def local(monkeypatch):
     """Let commands run without Ray, until they start it."""
     modules = {"ray.data": None, "pyarrow.fs": pytest.importorskip("pyarrow.fs")}
-    monkeypatch.setattr(command, "require", modules.__getitem__)
+    monkeypatch.setattr(engine, "require", modules.__getitem__)
 
 
 def test_a_job_is_not_resumed_with_another_input(
@@ -71,7 +71,7 @@ def test_a_job_is_not_resumed_with_another_input(
         parts.write({name: [value] for name, value in row.items()})
         return Totals()
 
-    monkeypatch.setattr(command.engine, "run", run)
+    monkeypatch.setattr(engine.engine, "run", run)
     text, model = tmp_path / "text", ["--model", str(model_folder)]
     folder = str(tmp_path / "out.jsonl")
 

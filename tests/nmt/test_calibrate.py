@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from keras_attention_apps.common.digests import update_sealed
+from keras_attention_apps.common.models import update_sealed
 from keras_attention_apps.nmt.config import ChosenModel, WebConfig
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.translations import Translation

@@ -4,12 +4,12 @@ import keras
 import numpy as np
 import pytest
 from keras import ops, tree
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.data.copying import NONE, Copying
 from keras_attention_apps.nmt.data.dataset import Pairs
-from keras_attention_apps.nmt.data.text import Subwords
-from keras_attention_apps.nmt.network.copying import extended_ids, word_numbers
+from keras_attention_apps.nmt.network.base import extended_ids, word_numbers
+from keras_attention_apps.nmt.text import Subwords
 
 from .conftest import untrained
 
@@ -217,10 +217,10 @@ def test_exports_give_the_same(subwords, tmp_path, monkeypatch):
     tf = pytest.importorskip("tensorflow")
     pytest.importorskip("tensorflow_text")
     from keras_attention_apps.nmt import LiteTranslator, Translator
-    from keras_attention_apps.nmt.commands import export_litert
+    from keras_attention_apps.nmt.commands import export
     from keras_attention_apps.nmt.commands.export import write_saved_model
 
-    monkeypatch.setattr(export_litert, "LENGTHS", (8,))
+    monkeypatch.setattr(export, "LENGTHS", (8,))
     untrained(subwords, "bahdanau", copy=True).save(tmp_path / "model")
     translator = copy_always(Translator.from_preset(tmp_path / "model"))
     search = {"beam_size": 2, "length_penalty": 1.0}
@@ -229,7 +229,7 @@ def test_exports_give_the_same(subwords, tmp_path, monkeypatch):
     assert set(expected[1].text.split()) == {"Qux"}
 
     path = tmp_path / "model.tflite"
-    export_litert.save_lite_translator(translator, path, search=search, quantize="none")
+    export.save_lite_translator(translator, path, search=search, quantize="none")
     lite = LiteTranslator(path).translate(sentences)
     write_saved_model(
         translator, translator.search_model(**search), tmp_path / "served"

@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.presets import find_preset
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.models import find_preset
 from keras_attention_apps.nmt.data.dataset import (
     Pairs,
     find_files,

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.nmt.training.embeddings import load_embeddings, vectors_of
+from keras_attention_apps.nmt.training.train import load_embeddings, vectors_of
 
 from .conftest import untrained
 

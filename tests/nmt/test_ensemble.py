@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from nmt.conftest import untrained

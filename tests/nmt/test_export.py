@@ -10,8 +10,8 @@ import keras
 import numpy as np
 import pytest
 from combinations import quick_first
-from keras_attention_apps.nmt.data.text import clean
 from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.text import clean
 from tensorflow_serving import documented_functions
 
 tensorflow_only = pytest.mark.skipif(

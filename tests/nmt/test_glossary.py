@@ -2,12 +2,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt import Glossary
 from keras_attention_apps.nmt.data.glossary import encode_phrase, word_continuations
-from keras_attention_apps.nmt.data.text import Subwords
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.text import Subwords
 from keras_attention_apps.nmt.translations import Translation
 
 from .conftest import untrained

@@ -3,14 +3,13 @@ import copy
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.hypotheses import hypotheses
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.nmt import translations
-from keras_attention_apps.nmt.data import text
+from keras_attention_apps.common.text import END
+from keras_attention_apps.nmt import text, translations
 from keras_attention_apps.nmt.data.dataset import Pairs
-from keras_attention_apps.nmt.data.padding import pad
 from keras_attention_apps.nmt.inference import Translator, length_ratio
+from keras_attention_apps.nmt.text import pad
 from programs import assert_same_results
 
 from .conftest import untrained

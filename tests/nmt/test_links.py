@@ -1,15 +1,17 @@
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.nmt.data.dataset import Pairs, read_links, read_pairs
-from keras_attention_apps.nmt.data.links import (
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.nmt.data.dataset import (
     POSSIBLE,
     SURE,
+    Pairs,
     link_matrix,
     parse_links,
+    read_links,
+    read_pairs,
     subword_weights,
 )
-from keras_attention_apps.nmt.data.text import END, clean, merge_weights
+from keras_attention_apps.nmt.text import END, clean, merge_weights
 from keras_attention_apps.nmt.training.train import hold_out
 
 SOURCE, TARGET = "a red dog", "un chien"

@@ -8,10 +8,10 @@ import sys
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt import LiteTranslator
-from keras_attention_apps.nmt.commands import export_litert
-from keras_attention_apps.nmt.commands.export_litert import save_lite_translator
+from keras_attention_apps.nmt.commands import export
+from keras_attention_apps.nmt.commands.export import save_lite_translator
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from programs import assert_same_results
@@ -33,7 +33,7 @@ SENTENCES = ["dog", "the old dog sees a red bird", "", "a red cat " * 9]
 def few_lengths():
     """Convert two signatures instead of seven."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export_litert, "LENGTHS", (8,))
+        patch.setattr(export, "LENGTHS", (8,))
         yield
 
 

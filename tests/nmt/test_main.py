@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from PIL import Image
@@ -149,7 +149,7 @@ def test_a_thousand_lines_of_a_pipe_are_read_before_the_model_is_loaded(monkeypa
 
     pipe, counts = Pipe(), []
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(pipe)))
-    monkeypatch.setattr("keras_attention_apps.common.runtimes.Runtimes.load", load)
+    monkeypatch.setattr("keras_attention_apps.common.models.Runtimes.load", load)
     assert translate(model="nowhere") == 2
 
     assert counts == [1001, 1001]

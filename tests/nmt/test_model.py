@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from combinations import quick_first
 from keras import ops, tree
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.search_model import SearchModel
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.network.base import SearchModel
 from keras_attention_apps.nmt.config import ModelConfig, with_recipe
-from keras_attention_apps.nmt.network.building import build_network
+from keras_attention_apps.nmt.network.__init__ import build_network
 
 from keras_attention import beam_search
 

@@ -2,11 +2,13 @@ import keras
 import numpy as np
 import pytest
 from combinations import quick_first
-from keras_attention_apps.common.tokens import END, PAD, START
+from keras_attention_apps.common.text import END, PAD, START
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.data.dataset import Pairs, read_pairs
-from keras_attention_apps.nmt.training.rewards import BleuChrfReward
-from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
+from keras_attention_apps.nmt.training.self_critical import (
+    BleuChrfReward,
+    SelfCriticalTranslations,
+)
 
 from .conftest import untrained
 

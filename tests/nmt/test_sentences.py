@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from keras_attention_apps.nmt import translations
 from keras_attention_apps.nmt.bulk import TranslateBatch
-from keras_attention_apps.nmt.data.sentences import join_sentences, split_sentences
+from keras_attention_apps.nmt.config import SamplingConfig
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.schema import SamplingConfig
+from keras_attention_apps.nmt.text import join_sentences, split_sentences
 from keras_attention_apps.nmt.translations import BaseTranslator, Translation
 
 

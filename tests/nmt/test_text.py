@@ -3,14 +3,9 @@ import sys
 
 import numpy as np
 import pytest
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.tokens import END
-from keras_attention_apps.nmt.data.text import (
-    Subwords,
-    alignment_of,
-    clean,
-    merge_weights,
-)
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.text import END
+from keras_attention_apps.nmt.text import Subwords, alignment_of, clean, merge_weights
 
 from .conftest import unspaced_sentences
 
@@ -125,7 +120,7 @@ def test_dropout_splits_in_the_same_way_in_another_process(subwords, tmp_path):
     path.write_bytes(subwords.model)
     code = (
         "from pathlib import Path\n"
-        "from keras_attention_apps.nmt.data.text import Subwords\n"
+        "from keras_attention_apps.nmt.text import Subwords\n"
         f"subwords = Subwords(Path({str(path)!r}).read_bytes())\n"
         f"print(subwords.encode_all([{text!r}] * 40, dropout=0.3, seed=5))"
     )
@@ -159,7 +154,7 @@ def test_a_vocabulary_size_that_sentencepiece_refuses():
 def test_subwords_are_learned_from_words_of_any_length():
     # In another process, because a failure in C++ would end it.
     code = (
-        "from keras_attention_apps.nmt.data.text import Subwords\n"
+        "from keras_attention_apps.nmt.text import Subwords\n"
         "subwords = Subwords.train(['the red dog', 'ab' * 70_000], 300)\n"
         "print(len(subwords.encode('ab' * 70_000)))"
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from combinations import quick_first
 from keras_attention_apps.common.training import runner
-from keras_attention_apps.common.training.callbacks import SaveEveryEpoch
+from keras_attention_apps.common.training.runner import SaveEveryEpoch
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network.recurrent import BahdanauNetwork

@@ -4,9 +4,9 @@ import re
 import shutil
 
 import pytest
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.training import runner
-from keras_attention_apps.common.training.callbacks import ValidateDecoded
+from keras_attention_apps.common.training.runner import ValidateDecoded
 from keras_attention_apps.nmt.config import TrainConfig
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.training import train as training

@@ -5,9 +5,9 @@ import shutil
 import sys
 
 import pytest
-from keras_attention_apps.nmt.data.text import Subwords
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.text import Subwords
 from keras_attention_apps.nmt.training import train as training
 
 from .trainings import command, contents, small

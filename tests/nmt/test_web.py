@@ -234,8 +234,8 @@ def test_clients_translate(address):
 
 def test_every_value_of_a_client_is_checked():
     web = pytest.importorskip("keras_attention_apps.nmt.web.page")
-    from keras_attention_apps.common.cli import UserError
-    from keras_attention_apps.common.web.components import checked_values
+    from keras_attention_apps.common.errors import UserError
+    from keras_attention_apps.common.web.page import checked_values
 
     functions = [x for x in web.build(WebConfig()).fns.values() if x.fn and x.inputs]
     for function in functions:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras_attention_apps.nmt.config import ChosenModel, WebConfig
 from keras_attention_apps.nmt.translations import Translation
-from keras_attention_apps.nmt.web.service import other_models
+from keras_attention_apps.nmt.web.page import other_models
 from keras_attention_apps.nmt.web.views import alignment_figure
 
 

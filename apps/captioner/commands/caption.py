@@ -15,10 +15,10 @@ from keras_attention_apps.captioner.images import (
 from keras_attention_apps.captioner.runtimes import RUNTIMES, check_inference
 from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.calibration import DIGITS
-from keras_attention_apps.common.cli import UserError, printable
+from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.files import check_file, is_pipe_or_device, to_json
 from keras_attention_apps.common.hypotheses import check_n_best
-from keras_attention_apps.common.runtimes import changes_in
+from keras_attention_apps.common.models import changes_in
 from tqdm import tqdm
 
 
@@ -92,7 +92,7 @@ def _check_outputs(config, paths):
     if not (config.output or config.overlay):
         return {}
     from keras_attention_apps.captioner.overlays import find_overlays
-    from keras_attention_apps.common.inputs import Inputs
+    from keras_attention_apps.common.files import Inputs
 
     overlays = {}
     if config.overlay:

@@ -13,8 +13,7 @@ from keras_attention_apps.captioner.metrics import (
     sentinel_of_words,
 )
 from keras_attention_apps.captioner.runtimes import RUNTIMES, check_inference
-from keras_attention_apps.common.files import check_file, read_json, write_json
-from keras_attention_apps.common.inputs import Inputs
+from keras_attention_apps.common.files import Inputs, check_file, read_json, write_json
 
 # Shares of the most probable captions that are scored.
 SHARES = (0.9, 0.75, 0.5, 0.25)

@@ -13,10 +13,10 @@ from keras_attention_apps.common.export import (
     export_task,
     fill_chunks,
     map_chunks,
+    save_litert,
     write_archive,
 )
-from keras_attention_apps.common.litert.exporting import save_litert
-from keras_attention_apps.common.tokens import END
+from keras_attention_apps.common.text import END
 
 # Images that are captioned at the same time.
 CHUNK = 32

@@ -6,14 +6,14 @@ import math
 import os
 
 from keras_attention_apps.captioner.images import is_open
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import (
     atomic_path,
     errors_naming,
+    locked_file,
     parse_json,
     to_json,
 )
-from keras_attention_apps.common.lock import locked_file
 
 # The beginning of every line.
 BEGINNING = b'{"image": "'

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 from keras_attention_apps.captioner.data.boxes import WHOLE, coverage, viewed
 from keras_attention_apps.captioner.images import read_array
-from keras_attention_apps.common.hosts import rows_of_host
-from keras_attention_apps.common.network.compiling import rounded_up, shape_multiple
-from keras_attention_apps.common.tokens import PAD
+from keras_attention_apps.common.distribution import rows_of_host
+from keras_attention_apps.common.network.base import rounded_up, shape_multiple
+from keras_attention_apps.common.text import PAD
 from keras_attention_apps.common.training.data_sets import Mixture
 
 # Images are sorted by the length of their captions within buckets of this many batches.

@@ -21,8 +21,8 @@ from keras_attention_apps.captioner.data.files import (
 from keras_attention_apps.captioner.data.layouts import LAYOUTS, SPLITS
 from keras_attention_apps.captioner.images import ImageError, read_image
 from keras_attention_apps.captioner.text import tokenize
-from keras_attention_apps.common.cli import printable
-from keras_attention_apps.common.reading import check_local
+from keras_attention_apps.common.errors import printable
+from keras_attention_apps.common.files import check_local
 
 IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
 IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")

@@ -6,12 +6,16 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from keras_attention_apps.common.archives import ArchiveMember
-from keras_attention_apps.common.cli import UserError, printable
-from keras_attention_apps.common.encodings import as_utf8
-from keras_attention_apps.common.files import parse_json
-from keras_attention_apps.common.reading import check_bytes, opened, read_file
-from keras_attention_apps.common.schema import described
+from keras_attention_apps.common.errors import UserError, printable
+from keras_attention_apps.common.files import (
+    ArchiveMember,
+    as_utf8,
+    check_bytes,
+    opened,
+    parse_json,
+    read_file,
+)
+from keras_attention_apps.common.options import described
 
 
 @dataclass(frozen=True)

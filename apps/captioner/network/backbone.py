@@ -14,7 +14,7 @@ from keras.applications.imagenet_utils import preprocess_input
 from keras_attention_apps.captioner.network import efficientnet_lite
 from keras_attention_apps.captioner.network.encoders import is_encoder, read_encoder
 from keras_attention_apps.captioner.network.weight_files import load_weights
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 
 MODES = {
     "none": lambda images: images,

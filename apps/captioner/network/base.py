@@ -10,10 +10,9 @@ import keras
 from keras import ops
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.text import Vocabulary
-from keras_attention_apps.common.network.base import DecoderNetwork
-from keras_attention_apps.common.network.ensemble import Ensemble
-from keras_attention_apps.common.network.replicas import share_of_replica
-from keras_attention_apps.common.tokens import PAD
+from keras_attention_apps.common.distribution import share_of_replica
+from keras_attention_apps.common.network.base import DecoderNetwork, Ensemble
+from keras_attention_apps.common.text import PAD
 
 from keras_attention import (
     attention_supervision,

@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 from keras import layers
 from keras_attention_apps.captioner.network.weight_files import load_weights
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 
 # Blocks, kernel size, stride, expansion, and depth of each stage.
 STAGES = (

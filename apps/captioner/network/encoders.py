@@ -17,9 +17,9 @@ from pathlib import Path
 import keras
 import numpy as np
 from keras import layers, ops
-from keras_attention_apps.common.cli import UserError, reason
+from keras_attention_apps.common.errors import UserError, reason
 from keras_attention_apps.common.files import WeightsInMemory, read_json, write_json
-from keras_attention_apps.common.schema import from_json
+from keras_attention_apps.common.options import from_json
 
 HUB = "hub:"
 SUFFIX = ".keras"

@@ -10,11 +10,10 @@ import keras
 import numpy as np
 from keras_attention_apps.captioner.data.batches import ImageBatches
 from keras_attention_apps.captioner.data.files import read_content
-from keras_attention_apps.common.cli import printable
-from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.network.compiling import shape_multiple
-from keras_attention_apps.common.network.replicas import predict_rows
-from keras_attention_apps.common.reading import CHUNK
+from keras_attention_apps.common.distribution import predict_rows
+from keras_attention_apps.common.errors import printable
+from keras_attention_apps.common.files import CHUNK, atomic_path
+from keras_attention_apps.common.network.base import shape_multiple
 
 # Seconds without a change after which an incomplete file counts as abandoned.
 ABANDONED = 24 * 3600

@@ -6,8 +6,8 @@ Shapes: B images, K captions of one image, T words, S regions, D depth of a regi
 import keras
 from keras import ops
 from keras_attention_apps.captioner.network.base import CaptionNetwork
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.readout import DeepOutput
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.network.base import DeepOutput
 
 from keras_attention import (
     AdditiveAttention,

@@ -6,7 +6,7 @@ Shapes: B images, K captions of one image, T words, S regions, E depth of an emb
 import keras
 from keras import ops
 from keras_attention_apps.captioner.network.base import CaptionNetwork
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.transformer import TransformerDecoder, embed
 
 from keras_attention import PositionEncoding

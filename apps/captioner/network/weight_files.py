@@ -8,9 +8,9 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import check_bytes, check_input, read_file
 from keras_attention_apps.common.network.weights import errors_of
-from keras_attention_apps.common.reading import check_bytes, check_input, read_file
 
 SUFFIXES = (".weights.h5", ".npz", ".pth")
 

@@ -6,10 +6,8 @@ import os
 
 from keras_attention_apps.captioner.text import tokenize
 from keras_attention_apps.captioner.training.self_critical import CiderReward
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.encodings import utf8_lines
-from keras_attention_apps.common.files import parse_json
-from keras_attention_apps.common.reading import opened
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import opened, parse_json, utf8_lines
 
 # Maximum number of teacher captions of an image.
 MAX_CAPTIONS = 3

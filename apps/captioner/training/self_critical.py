@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 from keras_attention_apps.captioner.text import SPECIAL, tokenize
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.compiling import shape_multiple
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.network.base import shape_multiple
 from keras_attention_apps.common.training.data_sets import Mixture
 from keras_attention_apps.common.training.self_critical import SelfCritical
 

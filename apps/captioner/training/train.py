@@ -37,14 +37,16 @@ from keras_attention_apps.captioner.training.self_critical import (
     SelfCriticalCaptions,
     check_samples,
 )
-from keras_attention_apps.common.cli import UserError, counted
-from keras_attention_apps.common.config import TRAINING_NEEDS, check_needs
-from keras_attention_apps.common.files import recover_folder, resolved
-from keras_attention_apps.common.hosts import on_first_host
-from keras_attention_apps.common.inputs import Inputs
-from keras_attention_apps.common.network.compiling import shape_multiple
-from keras_attention_apps.common.network.replicas import predict_rows
-from keras_attention_apps.common.presets import BEST, model_names
+from keras_attention_apps.common.distribution import (
+    on_first_host,
+    predict_rows,
+    training_context,
+)
+from keras_attention_apps.common.errors import UserError, counted
+from keras_attention_apps.common.files import Inputs, recover_folder, resolved
+from keras_attention_apps.common.models import BEST, model_names
+from keras_attention_apps.common.network.base import shape_multiple
+from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
 from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
 from keras_attention_apps.common.training.data_sets import (
     Mixture,
@@ -54,7 +56,6 @@ from keras_attention_apps.common.training.data_sets import (
     names_of,
     validation_summary,
 )
-from keras_attention_apps.common.training.devices import training_context
 from keras_attention_apps.common.training.embeddings import (
     check_embeddings,
     load_embeddings,
@@ -68,11 +69,12 @@ from keras_attention_apps.common.training.runner import (
     is_begun,
     training_options,
 )
-from keras_attention_apps.common.training.scheduled_sampling import (
+from keras_attention_apps.common.training.schedules import (
+    WarmUp,
     check_sampling,
+    ema_momentum,
     start_sampling,
 )
-from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
 
 # Longer side of an image in the report, in pixels.
 SIDE = 400

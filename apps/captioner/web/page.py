@@ -8,13 +8,8 @@ from importlib.resources import files
 import gradio as gr
 from keras_attention_apps.captioner import overlays
 from keras_attention_apps.captioner.web.service import CaptionService
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.web.components import (
-    file_upload,
-    image_upload,
-    paste_images,
-)
-from keras_attention_apps.common.web.guard import MEGABYTE
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.web.guard import MEGABYTE, read_upload
 from keras_attention_apps.common.web.markup import (
     alert,
     download,
@@ -28,13 +23,15 @@ from keras_attention_apps.common.web.page import (
     beam_options,
     endpoint,
     event,
+    file_upload,
+    image_upload,
     in_turn,
     page,
+    paste_images,
     revealed,
     search_options,
     shown,
 )
-from keras_attention_apps.common.web.uploads import read_upload
 
 PENALTIES = (0.0, 0.7, 1.0)
 # Maximum number of images in the second tab, and the columns of their table.

@@ -10,7 +10,7 @@ from keras_attention_apps.captioner.runtimes import (
     check_inference,
     member_configs,
 )
-from keras_attention_apps.common.presets import is_litert
+from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.web.models import Models
 
 # Longer side of the image that the page shows.

@@ -4,10 +4,10 @@ import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from keras_attention_apps.common.cli import UserError, reason
-from keras_attention_apps.common.config import RuntimeConfig
+from keras_attention_apps.common.errors import UserError, reason
+from keras_attention_apps.common.files import MAX_BYTES, at_most, read_all
 from keras_attention_apps.common.hypotheses import check_batch_size
-from keras_attention_apps.common.reading import MAX_BYTES, at_most, read_all
+from keras_attention_apps.common.options import RuntimeConfig
 
 # Number of threads that read remote files.
 READERS = 16

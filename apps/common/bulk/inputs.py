@@ -14,12 +14,9 @@ import itertools
 import posixpath
 import tarfile
 
-from keras_attention_apps.common.archives import ArchiveMember
-from keras_attention_apps.common.bulk.locations import require
-from keras_attention_apps.common.bulk.parts import DIGEST, is_missing
-from keras_attention_apps.common.cli import UserError, reason
-from keras_attention_apps.common.encodings import MARKS
-from keras_attention_apps.common.reading import CHUNK
+from keras_attention_apps.common.bulk.parts import DIGEST, is_missing, require
+from keras_attention_apps.common.errors import UserError, reason
+from keras_attention_apps.common.files import CHUNK, MARKS, ArchiveMember
 
 # Number of names in a block, and of lines that one task reads. An actor processes whole
 # blocks, so that large ones would leave actors without work.

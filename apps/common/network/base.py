@@ -1,6 +1,90 @@
-"""The base of the networks of both programs: their options, and their search steps."""
+"""Networks that generate token ids, and searches over them.
+
+Shapes: B rows, K hypotheses, T tokens, S positions that are attended to.
+"""
+
+import contextlib
+import functools
 
 import keras
+from keras import ops
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.text import END, START
+
+from keras_attention import Ban, ensemble_step
+
+
+def compiles(jit_compile):
+    """Return whether to compile: if requested, and always on JAX.
+
+    Raises:
+        UserError: If it is requested on PyTorch.
+    """
+    backend = keras.backend.backend()
+    if jit_compile and backend == "torch":
+        raise UserError("jit_compile needs TensorFlow or JAX. Received: PyTorch")
+    return jit_compile or backend == "jax"
+
+
+@contextlib.contextmanager
+def computing_in(precision):
+    """Set the precision of the layers that are created inside.
+
+    Args:
+        precision: Name of a Keras dtype policy; `None` for the current one.
+    """
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision or policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(policy)
+
+
+def with_cast_weights(step, network):
+    """Return the step of a search with weights that are cast once.
+
+    In mixed precision a layer casts its weights in every call, hence in every step of a
+    search, which for few rows takes longer than the matrix products.
+
+    Args:
+        step: Function that calls layers of the network.
+        network: A built Keras model. If it computes in the precision of its weights,
+            the step is returned unchanged.
+    """
+    if network.compute_dtype == network.variable_dtype:
+        return step
+    values = [
+        # Layers such as normalisations need their vectors in full precision.
+        ops.cast(x.value, network.compute_dtype) if len(x.shape) > 1 else x.value
+        for x in network.weights
+    ]
+
+    def cast_step(*arguments):
+        with keras.StatelessScope() as scope:
+            for update in zip(network.weights, values, strict=True):
+                scope.add_update(update)
+            return step(*arguments)
+
+    return cast_step
+
+
+def shape_multiple(size=8):
+    """Return the multiple to which the size of an axis is rounded up.
+
+    JAX compiles for every shape, so it is `size` there. Elsewhere it is 1.
+    """
+    return size if keras.backend.backend() == "jax" else 1
+
+
+def rounded_up(size, multiple):
+    """Return the smallest multiple of a number that is at least `size`."""
+    return -(-size // multiple) * multiple
+
+
+def power_of_two(count, largest):
+    """Return the smallest power of two that is at least `count`, at most `largest`."""
+    return min(1 << (count - 1).bit_length(), largest)
 
 
 class DecoderNetwork(keras.Model):
@@ -48,3 +132,159 @@ class DecoderNetwork(keras.Model):
             Log-probabilities `(B, K, N)`, the state, and the attention `(B, K, S)`.
         """
         raise NotImplementedError
+
+
+class Ensemble(keras.Model):
+    """Networks whose mean probability a search follows; see `ensemble_step`.
+
+    Args:
+        networks: List of networks with `begin` and `step`, as for `SearchModel`, with
+            the same tokens and positions.
+    """
+
+    def __init__(self, networks):
+        # The policy decides whether a search casts the weights once.
+        policy, *others = {network.dtype_policy.name for network in networks}
+        super().__init__(name="ensemble", dtype="float32" if others else policy)
+        self.networks = list(networks)
+        self.built = True
+
+    def begin(self, inputs, max_length):
+        """Return the memories of the networks, and their first states."""
+        begun = [network.begin(inputs, max_length) for network in self.networks]
+        return [memory for memory, _ in begun], [state for _, state in begun]
+
+    def step(self, token_ids, state, memory, **options):
+        """Run one step of a search with all networks."""
+        steps = [
+            functools.partial(network.step, memory=part, **options)
+            for network, part in zip(self.networks, memory, strict=True)
+        ]
+        return ensemble_step(steps)(token_ids, state)
+
+
+class SearchModel(keras.Model):
+    """A search as a Keras model, from the inputs of a network to sequences.
+
+    Args:
+        network: Keras model with `begin(inputs, max_length)`, which returns a memory
+            and the first state, and `step(token_ids, state, memory)`, which is a step
+            of `keras_attention.beam_search`.
+        search: One of the searches of `keras_attention`, with its own arguments bound.
+        max_length: Maximum number of tokens of a sequence, END included.
+        banned: Token ids that no sequence may contain.
+        constraints: Further constraints of the search, or a function from the inputs to
+            them.
+        limit: Function from the inputs to the maximum length of each row, `(B,)`;
+            `max_length` for all if omitted. Only `beam_search` accepts one.
+        step_options: Further keyword arguments of `network.step`.
+        seed_generator: The `keras.random.SeedGenerator` that `search` draws from, if
+            any.
+        jit_compile: Whether XLA compiles the search.
+
+    Call arguments:
+        inputs: Dict of tensors, as for the network.
+
+    Returns:
+        The dict that the search returns.
+    """
+
+    def __init__(
+        self,
+        network,
+        search,
+        max_length,
+        *,
+        banned=(),
+        constraints=(),
+        limit=None,
+        step_options=None,
+        seed_generator=None,
+        jit_compile=False,
+    ):
+        super().__init__(name="search")
+        self.network = network
+        self.search = search
+        self.max_length = max_length
+        self.banned = Ban(banned)
+        self.constraints = constraints
+        self.limit = limit
+        self.step_options = dict(step_options or {})
+        self.seed_generator = seed_generator
+        self.built = True
+        self.compile(jit_compile=jit_compile)
+
+    def call(self, inputs):
+        memory, state = self.network.begin(inputs, self.max_length)
+        step = functools.partial(self.network.step, memory=memory, **self.step_options)
+        constraints = self.constraints
+        if callable(constraints):
+            constraints = constraints(inputs)
+        limit = {} if self.limit is None else {"limit": self.limit(inputs)}
+        return self.search(
+            with_cast_weights(step, self.network),
+            state,
+            start=START,
+            end=END,
+            max_length=self.max_length,
+            constraints=[self.banned, *constraints],
+            **limit,
+        )
+
+
+class DeepOutput(keras.layers.Layer):
+    """Deep output: the hidden vector from last word, decoder state and context.
+
+        hidden = tanh(E y[t-1] + U s + C c[t])
+        hidden = max of pairs of (V E y[t-1] + U s + C c[t])              (maxout)
+
+    The logits are its product with the word embeddings (tied weights).
+
+    Args:
+        units: Depth of the result, which for `"tanh"` is that of the embeddings.
+        kind: `"tanh"` or `"maxout"`.
+        dropout: Dropout rate of the result.
+
+    Reference:
+        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.2.2;
+        [Xu et al., 2015](https://arxiv.org/abs/1502.03044), equation 7, with the tanh
+        of the authors' code.
+    """
+
+    def __init__(self, units, kind="tanh", dropout=0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.is_maxout = kind == "maxout"
+        width = 2 * units if self.is_maxout else units
+        self.from_state = keras.layers.Dense(width, name="from_state")
+        self.from_context = keras.layers.Dense(
+            width, use_bias=False, name="from_context"
+        )
+        self.from_word = (
+            keras.layers.Dense(width, use_bias=False, name="from_word")
+            if self.is_maxout
+            else keras.layers.Identity()
+        )
+        self.dropout = keras.layers.Dropout(dropout)
+
+    def build(self, embedded_shape, state_shape, context_shape):
+        self.from_state.build(state_shape)
+        self.from_context.build(context_shape)
+        self.from_word.build(embedded_shape)
+        self.built = True
+
+    def call(self, embedded, state, context, training=None):
+        hidden = (
+            self.from_word(embedded)
+            + self.from_state(state)
+            + self.from_context(context)
+        )
+        if self.is_maxout:
+            pairs = ops.reshape(hidden, (*ops.shape(hidden)[:-1], self.units, 2))
+            hidden = ops.max(pairs, axis=-1)
+        else:
+            hidden = ops.tanh(hidden)
+        return self.dropout(hidden, training=training)
+
+    def compute_output_shape(self, embedded_shape, state_shape, context_shape):
+        return (*embedded_shape[:-1], self.units)

@@ -6,7 +6,7 @@ source, E depth of the layers.
 
 import keras
 from keras import ops, tree
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.errors import UserError
 
 from keras_attention import SelfAttention
 

@@ -17,9 +17,8 @@ import zipfile
 
 import keras
 import numpy as np
-from keras_attention_apps.common.cli import UserError, reason
-from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.reading import check_bytes, check_input
+from keras_attention_apps.common.errors import UserError, reason
+from keras_attention_apps.common.files import atomic_path, check_bytes, check_input
 
 # Bytes of the header of each array.
 HEADER = 128

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import keras
-from keras_attention_apps.common import presets
-from keras_attention_apps.common.cli import UserError, reason
-from keras_attention_apps.common.digests import (
+from keras_attention_apps.common import models
+from keras_attention_apps.common.distribution import is_first_host, on_first_host
+from keras_attention_apps.common.errors import UserError, reason
+from keras_attention_apps.common.files import SizeLimitError, write_json
+from keras_attention_apps.common.models import (
     DIGEST_KEY,
     FILE_DIGESTS_KEY,
     check_file_digest,
@@ -18,11 +20,8 @@ from keras_attention_apps.common.digests import (
     read_sealed,
     write_sealed,
 )
-from keras_attention_apps.common.files import write_json
-from keras_attention_apps.common.hosts import is_first_host, on_first_host
 from keras_attention_apps.common.network.weights import load_checkpoint, save_checkpoint
-from keras_attention_apps.common.reading import SizeLimitError
-from keras_attention_apps.common.schema import Natural, from_json
+from keras_attention_apps.common.options import Natural, from_json
 
 PROGRESS = "progress.json"
 # The progress file of the checkpoint before the last one.
@@ -195,8 +194,8 @@ def dependencies(config, start=None, files=None, **data):
     """
     files = {name: Path(path) for name, path in (files or {}).items()}
     if start:
-        folder = presets.find_preset(config.from_preset, start.presets)
-        for name in (start.tokenizer.file_name, *start.part_files, presets.WEIGHTS):
+        folder = models.find_preset(config.from_preset, start.presets)
+        for name in (start.tokenizer.file_name, *start.part_files, models.WEIGHTS):
             files[f"from_preset's {name.partition('.')[0]}"] = folder / name
     digests = {
         name: f"digest {digest_of_file(path)[:12]}"

@@ -3,7 +3,7 @@
 import collections
 
 import numpy as np
-from keras_attention_apps.common.cli import UserError, counted
+from keras_attention_apps.common.errors import UserError, counted
 
 # With fewer validation examples, the noise of the metrics hides what training changes.
 MIN_VALIDATION = 100

@@ -2,9 +2,8 @@
 
 import numpy as np
 from keras import ops
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.encodings import utf8_lines
-from keras_attention_apps.common.reading import opened
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import opened, utf8_lines
 
 from keras_attention import load_word_vectors
 

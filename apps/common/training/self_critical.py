@@ -5,11 +5,13 @@ import math
 
 import keras
 import numpy as np
-from keras_attention_apps.common.hosts import rows_of_host
-from keras_attention_apps.common.network.compiling import rounded_up
-from keras_attention_apps.common.network.replicas import predict_rows, with_rows
-from keras_attention_apps.common.network.search_model import SearchModel
-from keras_attention_apps.common.tokens import PAD, START
+from keras_attention_apps.common.distribution import (
+    predict_rows,
+    rows_of_host,
+    with_rows,
+)
+from keras_attention_apps.common.network.base import SearchModel, rounded_up
+from keras_attention_apps.common.text import PAD, START
 
 from keras_attention import greedy_search, sample_search
 

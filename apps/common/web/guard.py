@@ -1,17 +1,123 @@
-"""ASGI middleware that refuses what no page needs, before Gradio reads it."""
+"""Limits of the server: of requests, uploads and connections."""
 
 import asyncio
 import base64
 import contextlib
 import hmac
 import json
+import logging
 import os
 import re
+import stat
+import tempfile
+import threading
 import time
 from pathlib import Path
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.web.uploads import UPLOAD_AGE, upload_path
+from keras_attention_apps.common.errors import UserError
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+# Uploads are removed when they are older than this, in seconds. A request must not wait
+# longer.
+UPLOAD_AGE = 180
+# Seconds between two searches for old uploads.
+UPLOAD_INTERVAL = 15
+
+REMOVED = "the upload was removed meanwhile: choose it again"
+
+# Opening a pipe must not wait for a writer, and a link must not be followed. Windows
+# lacks both flags.
+_FLAGS = (
+    os.O_RDONLY
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+)
+
+
+@contextlib.contextmanager
+def upload_folder(program):
+    """Yield a temporary folder for uploads, from which a thread removes old ones."""
+    with tempfile.TemporaryDirectory(prefix=f"{program}-web-") as folder:
+        folder = os.path.realpath(folder)
+        ended = threading.Event()
+
+        def remove():
+            while not ended.wait(UPLOAD_INTERVAL):
+                remove_old(folder)
+
+        remover = threading.Thread(target=remove, daemon=True)
+        remover.start()
+        try:
+            yield Path(folder)
+        finally:
+            ended.set()
+            remover.join()
+
+
+def remove_old(folder):
+    """Remove files and empty folders that are older than `UPLOAD_AGE`."""
+    oldest = time.time() - UPLOAD_AGE
+    for root, folders, names in os.walk(folder, topdown=False):
+        for name in (*names, *folders):
+            path = Path(root, name)
+            # A file may be removed meanwhile, and a folder may have new files.
+            with contextlib.suppress(OSError):
+                if path.lstat().st_mtime < oldest:
+                    remove = path.rmdir if name in folders else path.unlink
+                    remove()
+
+
+def upload_path(path, folder):
+    """Return the path of an upload, as a client named it, without links.
+
+    Args:
+        path: What the client sent, a string.
+        folder: Folder of the uploads, without links.
+
+    Raises:
+        UserError: If it is no regular file in `folder`.
+    """
+    folder = os.path.join(folder, "")
+    # A path elsewhere is not looked at, so that nobody learns whether it exists.
+    if not os.path.abspath(path).startswith(folder):
+        raise UserError("expected an uploaded file. Received: another path, or a URL")
+    try:
+        resolved = os.path.realpath(path)
+        is_file = stat.S_ISREG(os.lstat(resolved).st_mode)
+    # A name with a null character or a surrogate is a `ValueError`.
+    except (OSError, ValueError):
+        raise UserError(REMOVED) from None
+    if not (is_file and resolved.startswith(folder)):
+        raise UserError("expected an uploaded file. Received: a link or a folder")
+    return resolved
+
+
+def read_upload(path, most):
+    """Return the bytes of an uploaded file.
+
+    Args:
+        path: As `upload_path` returned it.
+        most: Maximum number of bytes.
+
+    Raises:
+        UserError: If it is no regular file, is larger, or was removed meanwhile.
+    """
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except OSError:
+        raise UserError(REMOVED) from None
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise UserError("expected a regular file. Received: a pipe or a device")
+        if found.st_size > most:
+            raise UserError(
+                f"expected a file of at most {most:,} bytes. Received: "
+                f"{found.st_size:,}"
+            )
+        return file.read(most)
+
 
 MEGABYTE = 1_000_000
 
@@ -28,13 +134,17 @@ MAX_ON_DISK = 1000 * MEGABYTE
 SUM_INTERVAL = 1
 # Seconds until a request is complete, and until an upload is.
 REQUEST_SECONDS = 20
+
 UPLOAD_SECONDS = UPLOAD_AGE
 # Seconds until a wrong password is answered.
 PASSWORD_SECONDS = 1
 
 API = "/gradio_api/"
+
 UPLOAD = f"{API}upload"
+
 INFO = f"{API}info"
+
 FILE = f"{API}file="
 # Routes that the pages and Gradio's clients use. Others fetch other addresses, record
 # or edit something, or describe the server.
@@ -61,6 +171,7 @@ POLICY = "; ".join(
         "frame-ancestors 'self'",
     )
 )
+
 HEADERS = {
     "content-security-policy": POLICY,
     "referrer-policy": "no-referrer",
@@ -276,3 +387,91 @@ def _is_foreign(scope):
 
 def _is_upload(scope):
     return scope["path"].rstrip("/") == UPLOAD
+
+
+# Maximum number of open connections.
+MAX_CONNECTIONS = 400
+# Connections that are accepted at once. When there is no file descriptor left, asyncio
+# logs an error for each of them, and tries again as many times.
+BACKLOG = 32
+# Seconds in which one message is logged once.
+LOG_INTERVAL = 60
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if it is idle, or if there are too many.
+
+    The server has no time limit for the headers of a request.
+    """
+
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        self._opened = self.loop.time()
+        self._timer = self.loop.call_later(REQUEST_SECONDS, self._close_idle, None)
+        if len(self.connections) > max_connections():
+            self._close_another()
+
+    def connection_lost(self, exc):
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _close_idle(self, cycle):
+        """Close the connection if no request has begun since the last call."""
+        if self.cycle is cycle and not self._is_busy():
+            self.transport.abort()
+            return
+        self._timer = self.loop.call_later(
+            REQUEST_SECONDS, self._close_idle, self.cycle
+        )
+
+    def _close_another(self):
+        """Close an idle connection, or else the oldest one."""
+        others = [
+            one
+            for one in self.connections
+            if one is not self and not one.transport.is_closing()
+        ]
+        if others:
+            found = min(others, key=lambda one: (one._is_busy(), one._opened))
+            found.transport.abort()
+
+    def _is_busy(self):
+        return self.cycle is not None and not self.cycle.response_complete
+
+
+def max_connections():
+    """Return the maximum number of connections, which depends on the open files.
+
+    An upload needs a second file.
+    """
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such limit.
+        return MAX_CONNECTIONS
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if limit < 0 else max(1, min(MAX_CONNECTIONS, limit // 3))
+
+
+class Reported(logging.Filter):
+    """Lets each message pass once in `LOG_INTERVAL`; clients cause most of them.
+
+    A message about a cancellation does not pass: an interrupt cancels the connections
+    of open pages, which is no error.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._next = {}
+
+    def filter(self, record):
+        message, now = record.getMessage().partition("\n")[0], time.monotonic()
+        error = record.exc_info and record.exc_info[1]
+        if message.startswith("Cancel ") or isinstance(error, asyncio.CancelledError):
+            return False
+        if self._next.get(message, 0) > now:
+            return False
+        if len(self._next) > 100:
+            self._next.clear()
+        self._next[message] = now + LOG_INTERVAL
+        return True

@@ -5,8 +5,8 @@ import contextlib
 import threading
 from pathlib import Path
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.presets import BEST, split_names
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.models import BEST, split_names
 
 
 class Turns:

@@ -7,11 +7,8 @@ import os
 import socket
 import sys
 
-from keras_attention_apps.common.cli import UserError, printable, reason
-from keras_attention_apps.common.files import expanded
-from keras_attention_apps.common.reading import opened
-from keras_attention_apps.common.web.guard import MEGABYTE, Guard
-from keras_attention_apps.common.web.uploads import upload_folder
+from keras_attention_apps.common.errors import UserError, printable, reason
+from keras_attention_apps.common.files import expanded, opened
 
 # Events of the page that run at the same time. Most wait for a file or for their turn
 # with the models.
@@ -41,15 +38,15 @@ def serve(program, build, config):
     password = read_password(config.password_file)
     with listening(config) as listener, page_folder(program) as folder:
         import uvicorn
-        from keras_attention_apps.common.web import connections
+        from keras_attention_apps.common.web import guard
 
         server = uvicorn.Server(
             uvicorn.Config(
                 application_of(build(), config, folder, password),
-                http=connections.Connection,
+                http=guard.Connection,
                 ws="none",
                 loop="asyncio",
-                backlog=connections.BACKLOG,
+                backlog=guard.BACKLOG,
                 log_level="warning",
                 access_log=False,
                 server_header=False,
@@ -59,7 +56,7 @@ def serve(program, build, config):
         if not is_local(config.host):
             print(f"{program}: warning: {notice(password)}", file=sys.stderr)
         for name in ("uvicorn.error", "asyncio", "python_multipart.multipart"):
-            logging.getLogger(name).addFilter(connections.Reported())
+            logging.getLogger(name).addFilter(guard.Reported())
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         print(f"{program}: http://{host}:{port} (Ctrl-C ends it)", flush=True)
@@ -127,6 +124,8 @@ def page_folder(program):
         raise UserError(
             f'the page needs Gradio: python -m pip install ".[web]" ({error})'
         ) from error
+    from keras_attention_apps.common.web.guard import upload_folder
+
     with upload_folder(program) as folder:
         before = os.environ.get("GRADIO_TEMP_DIR")
         os.environ["GRADIO_TEMP_DIR"] = str(folder)
@@ -151,8 +150,8 @@ def application_of(page, config, folder, password=None):
     import fastapi
     import gradio as gr
     from gradio.route_utils import FnIndexInferError
-    from keras_attention_apps.common.web.components import check_calls
-    from keras_attention_apps.common.web.page import STYLE, THEME
+    from keras_attention_apps.common.web.guard import MEGABYTE, Guard
+    from keras_attention_apps.common.web.page import STYLE, THEME, check_calls
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import ClientDisconnect
 

@@ -1,22 +1,28 @@
-"""`nmt evaluate`: scores of a model on a parallel text."""
+"""`nmt evaluate` and `nmt calibrate`: scores of a model, and how sure it is."""
 
 import math
 import sys
 
 import numpy as np
-from keras_attention_apps.common.cli import UserError, counted
-from keras_attention_apps.common.files import atomic_path, check_file
-from keras_attention_apps.common.inputs import Inputs
-from keras_attention_apps.common.reading import check_read_once
+from keras_attention_apps.common.calibration import calibrate as calibrate_model
+from keras_attention_apps.common.errors import UserError, counted
+from keras_attention_apps.common.files import (
+    Inputs,
+    atomic_path,
+    check_file,
+    check_read_once,
+)
 from keras_attention_apps.nmt.data.dataset import (
+    POSSIBLE,
+    SURE,
     VALIDATION_NAMES,
     check_files,
     find_files,
     read_links,
+    read_pairs,
     read_parallel,
 )
 from keras_attention_apps.nmt.data.glossary import Glossary
-from keras_attention_apps.nmt.data.links import POSSIBLE, SURE
 from keras_attention_apps.nmt.metrics import (
     alignment_error_rate,
     bleu_by_length,
@@ -141,3 +147,16 @@ def _files(config):
         return files
     names = (config.split,) if config.split else VALIDATION_NAMES
     return find_files(config.data, config.pair, names)
+
+
+def calibrate(config):
+    """Calibrate a translator as a `CalibrateConfig` describes it."""
+    names = (config.split,) if config.split else VALIDATION_NAMES
+
+    def read(path):
+        return read_pairs(*find_files(path, config.pair, names)).source
+
+    def run(translator, sentences):
+        return translator.translate(sentences, batch_size=config.batch_size)
+
+    calibrate_model(config, RUNTIMES, read=read, run=run)

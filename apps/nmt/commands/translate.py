@@ -6,20 +6,22 @@ import math
 import sys
 
 from keras_attention_apps.common.calibration import DIGITS
-from keras_attention_apps.common.cli import UserError, printable
-from keras_attention_apps.common.encodings import utf8_lines
+from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
-from keras_attention_apps.common.files import atomic_path, check_file, to_json
-from keras_attention_apps.common.hypotheses import check_n_best
-from keras_attention_apps.common.imports import imported
-from keras_attention_apps.common.inputs import Inputs
-from keras_attention_apps.common.reading import (
+from keras_attention_apps.common.files import (
     STANDARD_INPUT,
+    Inputs,
+    atomic_path,
+    check_file,
     check_input,
     check_read_once,
     check_standard_input,
     opened,
+    to_json,
+    utf8_lines,
 )
+from keras_attention_apps.common.hypotheses import check_n_best
+from keras_attention_apps.common.imports import imported
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.runtimes import RUNTIMES
@@ -33,7 +35,7 @@ def translate(config):
     """
     if config.bulk.engine == "ray":
         # A lazy import, since the local engine does not need this module.
-        name = "keras_attention_apps.nmt.commands.translate_bulk:translate_bulk"
+        name = "keras_attention_apps.nmt.bulk:translate_bulk"
         return imported(name)(config)
     config.bulk.check_local()
     _check(config)

@@ -5,11 +5,11 @@ import math
 
 import keras
 import numpy as np
-from keras_attention_apps.common.hosts import rows_of_host
-from keras_attention_apps.common.network.compiling import rounded_up
-from keras_attention_apps.common.tokens import START, UNKNOWN
-from keras_attention_apps.nmt.data.links import subword_weights
-from keras_attention_apps.nmt.data.padding import pad
+from keras_attention_apps.common.distribution import rows_of_host
+from keras_attention_apps.common.network.base import rounded_up
+from keras_attention_apps.common.text import START, UNKNOWN
+from keras_attention_apps.nmt.data.dataset import subword_weights
+from keras_attention_apps.nmt.text import pad
 
 # Sentences are sorted by length within buckets of this many batches.
 BUCKET_BATCHES = 100

@@ -14,8 +14,8 @@ systems without spaces, no word is copied as a whole.
 import unicodedata
 
 import numpy as np
-from keras_attention_apps.common.writing_systems import has_unspaced
-from keras_attention_apps.nmt.data.text import WORD_BEGIN
+from keras_attention_apps.common.text import has_unspaced
+from keras_attention_apps.nmt.text import WORD_BEGIN
 
 # Kinds of subwords: outside of a word, within a word, at the beginning of a word.
 OUTSIDE, WITHIN, BEGINNING = range(3)

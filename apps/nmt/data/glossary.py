@@ -2,11 +2,10 @@
 
 import unicodedata
 
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.tokens import END, UNKNOWN
-from keras_attention_apps.common.writing_systems import begins_unspaced
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.text import END, UNKNOWN, begins_unspaced
 from keras_attention_apps.nmt.data.dataset import read_raw_lines
-from keras_attention_apps.nmt.data.text import clean
+from keras_attention_apps.nmt.text import clean
 
 # Zero-width non-joiner and joiner, which separate no words.
 _JOINERS = "\u200c\u200d"

@@ -1,0 +1,53 @@
+"""The networks of the translator, built from their configuration."""
+
+import re
+import warnings
+
+from keras import ops
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.text import END
+from keras_attention_apps.nmt.network.recurrent import (
+    BahdanauNetwork,
+    LuongNetwork,
+    SummaryNetwork,
+)
+from keras_attention_apps.nmt.network.transformer import SelfAttentionNetwork
+
+# Keras prints the original message in bold within its own.
+_BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
+
+
+def build_network(config, vocabulary_size, **options):
+    """Build the network of a complete `ModelConfig`, with all its weights.
+
+    Args:
+        config: The `ModelConfig`.
+        vocabulary_size: Number of subwords N.
+        **options: See `TranslationNetwork`.
+    """
+    kinds = {
+        "bahdanau": BahdanauNetwork,
+        "luong": LuongNetwork,
+        "self-attention": SelfAttentionNetwork,
+        "none": SummaryNetwork,
+    }
+    try:
+        with warnings.catch_warnings():
+            # Keras warns about layers that cannot be built before it raises.
+            warnings.filterwarnings("ignore", category=UserWarning, module="keras")
+            network = kinds[config.attention](config, vocabulary_size, **options)
+            # The shapes of the weights do not depend on the sentences.
+            sentence = ops.full((1, 2), END, dtype="int32")
+            network({"source": sentence, "target": sentence})
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"the model cannot be built: {_reason(error)}") from error
+    return network
+
+
+def _reason(error):
+    """Return the message of an error as one line, without Keras's text around it."""
+    message = str(error)
+    bold = _BOLD.search(message)
+    return " ".join((bold[1] if bold else message).split())

@@ -1,4 +1,4 @@
-"""The base of all networks: embeddings, the output layer and the loss.
+"""The base of all networks: embeddings, the output layer, copying and the loss.
 
 Shapes: B sentences, K hypotheses, T target tokens, S source tokens, E depth of an
 embedding, N vocabulary size.
@@ -9,12 +9,11 @@ import math
 import keras
 import numpy as np
 from keras import ops, tree
-from keras_attention_apps.common.cli import UserError
+from keras_attention_apps.common.distribution import share_of_replica
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import DecoderNetwork
-from keras_attention_apps.common.network.replicas import share_of_replica
-from keras_attention_apps.common.tokens import PAD, UNKNOWN
-from keras_attention_apps.nmt.data.copying import OUTSIDE
-from keras_attention_apps.nmt.network.copying import extended_ids
+from keras_attention_apps.common.text import PAD, UNKNOWN
+from keras_attention_apps.nmt.data.copying import NONE, OUTSIDE, boundaries
 
 from keras_attention import (
     PointerGenerator,
@@ -22,6 +21,36 @@ from keras_attention import (
     linear_crossentropy,
     sequence_crossentropy,
 )
+
+
+def word_numbers(source, kinds):
+    """Return the numbers of words of several subwords, and where these words begin.
+
+    Args:
+        source: Token ids `(B, S)`.
+        kinds: Kinds of all subwords, `(N,)`.
+
+    Returns:
+        numbers: Integers `(B, S)`, `NONE` for a subword outside of such words.
+        begins: Boolean `(B, S)`.
+    """
+    kinds = ops.take(ops.convert_to_tensor(kinds, dtype="int32"), source, axis=0)
+    before = ops.pad(kinds[:, :-1], [[0, 0], [1, 0]], constant_values=OUTSIDE)
+    begins, continues = boundaries(kinds, before)
+    after = ops.pad(ops.cast(continues, "int32")[:, 1:], [[0, 0], [0, 1]])
+    begins = begins & (after > 0)
+    numbers = ops.cumsum(ops.cast(begins, "int32"), axis=1) - 1
+    return ops.where(begins | continues, numbers, NONE), begins
+
+
+def extended_ids(source, kinds):
+    """Return the ids under which each position is copied, `(B, S)`.
+
+    The first subword of a word of several subwords has the extended id of the word.
+    """
+    numbers, begins = word_numbers(source, kinds)
+    return ops.where(begins, len(kinds) + numbers, source)
+
 
 # Log-probability of the least probable target whose loss has a gradient.
 MIN_LOG_PROB = math.log(1e-30)
@@ -261,3 +290,27 @@ class TranslationNetwork(DecoderNetwork):
 def _rows(target):
     """Reshape token ids `(B, T)` or `(B, K, T)` to `(rows, T)`."""
     return ops.reshape(target, (-1, ops.shape(target)[-1]))
+
+
+class ForcedDecoding(keras.Model):
+    """Forced decoding as a Keras model, compiled once.
+
+    Args:
+        network: The `TranslationNetwork`.
+        jit_compile: Whether XLA compiles it.
+
+    Call arguments:
+        inputs: Dict with `"source"` and `"target"`, as for the network.
+
+    Returns:
+        Attention `(B, T, S)`; row t is that of target token t after START.
+    """
+
+    def __init__(self, network, jit_compile=False):
+        super().__init__(name="forced_decoding")
+        self.network = network
+        self.built = True
+        self.compile(jit_compile=jit_compile)
+
+    def call(self, inputs):
+        return self.network.align(inputs)

@@ -6,9 +6,9 @@ an embedding.
 
 import keras
 from keras import ops, tree
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.network.readout import DeepOutput
-from keras_attention_apps.common.tokens import PAD
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.network.base import DeepOutput
+from keras_attention_apps.common.text import PAD
 from keras_attention_apps.nmt.network.base import TranslationNetwork
 
 from keras_attention import (

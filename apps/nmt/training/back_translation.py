@@ -1,15 +1,14 @@
 """Back-translation: sentences of the target language as the targets of more pairs."""
 
 import keras
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.digests import digest_of_file
+from keras_attention_apps.common.distribution import on_first_host, wait_for_hosts
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
-from keras_attention_apps.common.hosts import on_first_host, wait_for_hosts
-from keras_attention_apps.common.presets import WEIGHTS, find_preset
+from keras_attention_apps.common.models import WEIGHTS, digest_of_file, find_preset
+from keras_attention_apps.nmt.config import SamplingConfig
 from keras_attention_apps.nmt.data.dataset import Pairs, read_lines
-from keras_attention_apps.nmt.data.padding import chunks
 from keras_attention_apps.nmt.inference import Translator
-from keras_attention_apps.nmt.schema import SamplingConfig
+from keras_attention_apps.nmt.text import chunks
 
 # Subfolder of the output folder, and the file in it that says what was translated.
 BACK_TRANSLATIONS = "back-translations"

@@ -3,13 +3,19 @@
 import contextlib
 import dataclasses
 import hashlib
+import html
 import itertools
 import operator
 
 import keras
 import numpy as np
-from keras_attention_apps.common.cli import UserError, counted
-from keras_attention_apps.common.config import TRAINING_NEEDS, check_needs
+from keras_attention_apps.common.distribution import (
+    is_first_host,
+    on_first_host,
+    training_context,
+    wait_for_hosts,
+)
+from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import (
     MODEL_FILES,
     holds,
@@ -18,22 +24,23 @@ from keras_attention_apps.common.files import (
     remove_leftovers,
     resolved,
 )
-from keras_attention_apps.common.hosts import (
-    is_first_host,
-    on_first_host,
-    wait_for_hosts,
-)
+from keras_attention_apps.common.models import BEST, model_names
 from keras_attention_apps.common.network.weights import copy_weights
-from keras_attention_apps.common.presets import BEST, model_names
-from keras_attention_apps.common.training.averaging import average_models
+from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
+from keras_attention_apps.common.task import average_models
+from keras_attention_apps.common.text import begins_unspaced
 from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
 from keras_attention_apps.common.training.data_sets import (
     combined_scores,
     validation_summary,
 )
-from keras_attention_apps.common.training.devices import training_context
-from keras_attention_apps.common.training.embeddings import check_embeddings
-from keras_attention_apps.common.training.ranking import best_of, is_epoch
+from keras_attention_apps.common.training.embeddings import (
+    check_embeddings,
+    read_vectors,
+    report_found,
+    set_embeddings,
+)
+from keras_attention_apps.common.training.report import Samples, best_of, is_epoch
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
     Runner,
@@ -42,11 +49,12 @@ from keras_attention_apps.common.training.runner import (
     is_begun,
     training_options,
 )
-from keras_attention_apps.common.training.scheduled_sampling import (
+from keras_attention_apps.common.training.schedules import (
+    WarmUp,
     check_sampling,
+    ema_momentum,
     start_sampling,
 )
-from keras_attention_apps.common.training.schedules import WarmUp, ema_momentum
 from keras_attention_apps.nmt.config import (
     MODEL_NEEDS,
     RECIPES,
@@ -63,18 +71,82 @@ from keras_attention_apps.nmt.data.dataset import (
     joined,
     read_pairs,
 )
-from keras_attention_apps.nmt.data.text import SUBWORDS, Subwords
 from keras_attention_apps.nmt.inference import Translator, length_ratio
 from keras_attention_apps.nmt.metrics import has_four_words, translation_scores
-from keras_attention_apps.nmt.network.building import build_network
+from keras_attention_apps.nmt.network.__init__ import build_network
+from keras_attention_apps.nmt.text import SUBWORDS, WORD_BEGIN, Subwords
 from keras_attention_apps.nmt.training.back_translation import (
     BACK_TRANSLATIONS,
     back_translate,
 )
-from keras_attention_apps.nmt.training.embeddings import load_embeddings
-from keras_attention_apps.nmt.training.rewards import BleuChrfReward
-from keras_attention_apps.nmt.training.samples import TranslationSamples
-from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
+from keras_attention_apps.nmt.training.self_critical import (
+    BleuChrfReward,
+    SelfCriticalTranslations,
+)
+from keras_attention_apps.nmt.web.views import heat_map
+
+
+def load_embeddings(path, pieces, network):
+    """Set the embeddings of a network to the word vectors of its subwords.
+
+    A subword that begins a word, such as `▁dog`, takes the vector of the word that it
+    spells, `dog`. Punctuation and subwords of scripts without spaces need no mark.
+    Other subwords, such as the ending `ing`, are not words, and keep their initial
+    vectors. If the file contains vectors of subwords, whose entries have the mark `▁`,
+    every subword takes its own vector.
+
+    Args:
+        path: The file.
+        pieces: The subwords.
+        network: The `TranslationNetwork`.
+
+    Raises:
+        UserError: If the file cannot be read, or has no vector for any subword.
+    """
+    vectors, found, repeated = vectors_of(path, pieces, network.config.embedding_units)
+    report_found(path, found, repeated, "subwords")
+    for layer in {network.embedding, network.source_embedding}:
+        set_embeddings(layer.embeddings, vectors, found)
+
+
+def vectors_of(path, pieces, dimension):
+    """Return the vectors of subwords, a mask of those found, and the repeated lines.
+
+    The last one is the number of lines that repeat an entry.
+    """
+    words = [piece.removeprefix(WORD_BEGIN) for piece in pieces]
+    loaded = read_vectors(path, [*pieces, *words], dimension)
+    vectors, found = (np.split(x, 2) for x in (loaded.vectors, loaded.found))
+    begins = np.array([piece.startswith(WORD_BEGIN) for piece in pieces])
+    # The mark alone may be an entry of word vectors, too.
+    is_marked = begins & [piece != WORD_BEGIN for piece in pieces]
+    if np.any(found[0] & is_marked):
+        return vectors[0], found[0], loaded.repeated
+    is_word = begins | [_stands_alone(word) for word in words]
+    return vectors[1], found[1] & is_word, loaded.repeated
+
+
+def _stands_alone(piece):
+    """Return whether a subword needs no mark: punctuation, or unspaced scripts."""
+    return not any(map(str.isalnum, piece)) or begins_unspaced(piece)
+
+
+class TranslationSamples(Samples):
+    """Translations of a few validation sentences, with their alignments.
+
+    The examples are pairs of a sentence and its reference, the outputs `Translation`s.
+    """
+
+    def head(self, example):
+        source, reference = map(html.escape, example)
+        return (
+            f'<div class="head"><p class="source" dir="auto">{source}</p>'
+            f'<ul aria-label="Reference"><li dir="auto">{reference}</li></ul></div>'
+        )
+
+    def figure(self, output):
+        return heat_map(output)
+
 
 # Subfolder of the output folder for the models to average.
 SAVED_EPOCHS = "epochs"
@@ -85,7 +157,9 @@ MAX_EMA_STEPS = 1000
 # Tokens in a batch, and steps of the EMA, in self-critical training, where every
 # sentence has several samples.
 SAMPLED_TOKENS = 2000
+
 SAMPLED_EMA_STEPS = 50
+
 VALIDATION_BATCH = 64
 # Names of the kinds of attention in the title of the report.
 NAMES = {

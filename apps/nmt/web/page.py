@@ -1,40 +1,112 @@
-"""The page of the translator: its components and events."""
+"""The page of the translator: its components, events and models."""
 
 import io
 
 import gradio as gr
-from keras_attention_apps.common.cli import UserError
-from keras_attention_apps.common.encodings import utf8_lines
-from keras_attention_apps.common.web.components import file_upload
-from keras_attention_apps.common.web.guard import MEGABYTE
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import utf8_lines
+from keras_attention_apps.common.web.guard import MEGABYTE, read_upload
 from keras_attention_apps.common.web.markup import alert, figures, note, unsure_mark
-from keras_attention_apps.common.web.models import name_of
+from keras_attention_apps.common.web.models import Models, name_of
 from keras_attention_apps.common.web.page import (
     RESULTS,
     beam_options,
     endpoint,
     event,
+    file_upload,
     in_turn,
     page,
     revealed,
     search_options,
     shown,
 )
-from keras_attention_apps.common.web.uploads import read_upload
 from keras_attention_apps.nmt.data.dataset import decode_line
+from keras_attention_apps.nmt.runtimes import RUNTIMES
 from keras_attention_apps.nmt.web import views
-from keras_attention_apps.nmt.web.service import MAX_CHARACTERS, TranslationService
+
+# Characters of a sentence; the models cut what is longer than they can read.
+MAX_CHARACTERS = 2000
+
+
+class TranslationService:
+    """The translator of the page, and those to compare it with.
+
+    Args:
+        config: The `WebConfig`.
+
+    Attributes:
+        defaults: Options of the beam search of the model.
+        others: Names of the models to compare it with.
+        purpose: What the model is for; `None` if unknown.
+    """
+
+    def __init__(self, config):
+        self._config = config
+        self._models = Models(RUNTIMES, config.runtime)
+        self.others = other_models(config)
+        model = self._main({})
+        self.defaults = model.search_options()
+        self.purpose = model.purpose
+
+    def translations(self, sentence, search, *, n_best=1):
+        """Return the best `Translation`s of a sentence, best first.
+
+        Args:
+            sentence: The sentence.
+            search: Dict of options of the beam search.
+            n_best: Maximum number of translations.
+
+        Raises:
+            UserError: If the sentence is too long for the page.
+        """
+        with self._models.turns:
+            return _translations(self._main(search), sentence, search, n_best)
+
+    def other_translation(self, model, sentence, search):
+        """Return the best translation of another model."""
+        with self._models.turns:
+            return _translations(self._models(model, search), sentence, search, 1)[0]
+
+    def _main(self, search):
+        chosen = self._config.model
+        return self._models(chosen.name, search, **chosen.options)
+
+
+def other_models(config):
+    """Return the names of the models of --compare, each once, without that of --model.
+
+    Args:
+        config: The `WebConfig`.
+    """
+    absolute = RUNTIMES.with_absolute_paths
+    others = {absolute(name): name for name in config.compare}
+    others.pop(absolute(config.model.name), None)
+    return list(others.values())
+
+
+def _translations(model, sentence, search, n_best):
+    if len(sentence) > MAX_CHARACTERS:
+        raise UserError(
+            f"expected a sentence of at most {MAX_CHARACTERS} characters. Received: "
+            f"{len(sentence)}"
+        )
+    n_best = min(n_best, model.search_options(**search)["beam_size"])
+    (found,) = model.translate_each([sentence], n_best=n_best, **search)
+    return found
+
 
 PENALTIES = (0.0, 0.5, 1.0)
 # Maximum number of lines of a file in the second tab.
 MAX_LINES = 500
 # Lines between two updates of the table.
 LINES_AT_ONCE = 10
+
 EXAMPLES = (
     "A man in a blue shirt is standing on a ladder cleaning a window.",
     "Two dogs are playing in the snow.",
     "A young woman with red hair reads a book on a bench in the park.",
 )
+
 HINT = "The translation appears here, and every word shows where it looked."
 
 

@@ -1,13 +1,8 @@
-"""Removal of invisible characters, as patterns for Python and RE2.
-
-Invisible are Unicode's default-ignorable characters and the interlinear annotation
-marks: soft hyphens, joiners, direction marks, variation selectors, byte order marks,
-fillers and tags. The other format characters are visible, such as the Arabic number
-sign, or arrange hieroglyphs. The classes are spelt out, since the tables of Python,
-RE2 and ICU are of different versions of Unicode.
-"""
+"""Characters: invisible ones, writing systems, and the special tokens."""
 
 import re
+
+from keras_attention_apps.common.files import read_file, write_files
 
 # Invisible characters that no text needs.
 _NEVER_NEEDED = (
@@ -18,8 +13,11 @@ _NEVER_NEEDED = (
 # Invisible characters that some texts need: zero-width non-joiner and joiner,
 # Mongolian selectors, and tags.
 _JOINERS = "\u200c\u200d"
+
 _SELECTORS = "\u180b-\u180f"
+
 _TAGS = "\U000e0020-\U000e007f"
+
 _SOMETIMES_NEEDED = _JOINERS + _SELECTORS + _TAGS
 
 _EMOJI = "[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
@@ -30,8 +28,11 @@ _SHAPED = (
     "\u1cd0-\u1cff\ua800-\ua8ff\ua980-\uaa7f\uabc0-\uabff\ufb50-\ufdff\ufe70-\ufefc"
     "\U00010a00-\U00010aff\U00010d00-\U00011fff\U0001e900-\U0001e95f]"
 )
+
 _MONGOLIAN = "[\u1800-\u180a\u1810-\u18af]"
+
 _FLAG = "\U0001f3f4"
+
 _NEEDED = "|".join(
     (
         f"{_EMOJI}(?:\u200d{_EMOJI})+",
@@ -45,7 +46,9 @@ REMOVALS = (
     (f"[{_NEVER_NEEDED}]+", ""),
     (f"({_NEEDED})|[{_SOMETIMES_NEEDED}]+", r"\1"),
 )
+
 _ANY = re.compile(f"[{_NEVER_NEEDED}{_SOMETIMES_NEEDED}]")
+
 _REMOVALS = [(re.compile(pattern), text) for pattern, text in REMOVALS]
 
 
@@ -63,3 +66,56 @@ def remove_invisible(text):
     for pattern, replacement in _REMOVALS:
         text = pattern.sub(replacement, text)
     return text
+
+
+HAN = "[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+
+KANA = "[\u3040-\u30ff\u31f0-\u31ff]"
+# Writing systems without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han.
+UNSPACED = (
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+
+_UNSPACED = re.compile(UNSPACED)
+
+
+def has_unspaced(text):
+    """Return whether a text has characters of a writing system without spaces."""
+    return _UNSPACED.search(text) is not None
+
+
+def begins_unspaced(text):
+    """Return whether the first character is of a writing system without spaces."""
+    return _UNSPACED.match(text) is not None
+
+
+PAD, START, END, UNKNOWN = range(4)
+
+
+class StoredTokenizer:
+    """Base of the tokenizers, each stored as one file in the folder of a model.
+
+    Subclasses set `file_name` and implement `files` and `from_files`.
+    """
+
+    file_name = None
+
+    @classmethod
+    def from_files(cls, files):
+        """Return the tokenizer from a dict of names and contents of files."""
+        raise NotImplementedError
+
+    @property
+    def files(self):
+        """Dict from the name of the file to its content."""
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, folder):
+        """Read the tokenizer of a model from its folder."""
+        return cls.from_files({cls.file_name: read_file(folder / cls.file_name)})
+
+    def save(self, folder):
+        """Write the tokenizer into the folder of a model."""
+        write_files(folder, self.files)

@@ -1,4 +1,4 @@
-"""The self-attention network (Transformer).
+"""The Transformer.
 
 Shapes: B sentences, K hypotheses, S source tokens, E depth of an embedding.
 """
@@ -10,7 +10,7 @@ from keras_attention_apps.common.network.transformer import (
     TransformerDecoder,
     embed,
 )
-from keras_attention_apps.common.tokens import PAD
+from keras_attention_apps.common.text import PAD
 from keras_attention_apps.nmt.network.base import TranslationNetwork
 
 from keras_attention import PositionEncoding

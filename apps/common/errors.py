@@ -1,0 +1,51 @@
+"""Errors that the user can correct, and values as text of one line."""
+
+import re
+
+
+class UserError(ValueError):
+    """An error that the user can correct; its message is one line."""
+
+
+def reason(error):
+    """Return the message of an exception as one line, or else its type.
+
+    The number of an error of the system is left out. Other white space is unchanged,
+    because file names may contain it.
+    """
+    message = re.sub(r"^\[(Errno|WinError) -?\d+\] ", "", str(error))
+    message = re.sub(r"\s*\n\s*", " ", message.strip())
+    if isinstance(error, KeyError):
+        return f"there is no {message}"
+    return message or type(error).__name__
+
+
+def counted(number, noun):
+    """Return a number and a noun in singular or plural.
+
+    >>> counted(1, "word"), counted(2, "word")
+    ('1 word', '2 words')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+# Characters that a terminal does not show as such: controls, which could change its
+# state, and those that reorder the text around them.
+CONTROLS = (*range(32), *range(127, 160))
+BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+# Surrogates that stand for no byte cannot be encoded.
+_ESCAPED = {code: f"\\x{code:02x}" for code in CONTROLS}
+_ESCAPED |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
+_ESCAPED |= {
+    code: f"\\u{code:04x}"
+    for code in (*BIDIRECTIONAL, *range(0xD800, 0xDC80), *range(0xDD00, 0xE000))
+}
+
+
+def printable(value):
+    """Return a value as text for one line; what cannot be printed is escaped.
+
+    >>> print(printable("a\\x1b[31m\\tb.jpg"))
+    a\\x1b[31m\\tb.jpg
+    """
+    return str(value).translate(_ESCAPED)

@@ -1,0 +1,347 @@
+"""Models as LiteRT files, which run without Keras."""
+
+import collections
+import contextlib
+import dataclasses
+import io
+import os
+import queue
+import threading
+import zipfile
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from keras_attention_apps.common.calibration import Described
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import (
+    SizeLimitError,
+    atomic_path,
+    check_bytes,
+    parse_json,
+    read_file,
+    to_json,
+)
+from keras_attention_apps.common.hypotheses import hypotheses
+from keras_attention_apps.common.models import find_litert, loading
+from keras_attention_apps.common.options import Natural, from_json
+
+# Version of the metadata; files of a later one are refused.
+VERSION = 1
+
+METADATA = "metadata.json"
+
+# File identifier of a LiteRT model, after its first four bytes.
+IDENTIFIER = b"TFL3"
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """The metadata that the files of all programs have.
+
+    Attributes:
+        version: See `VERSION`.
+        kind: Kind of program that the file is for.
+        model_bytes: Size of the model, which begins the file.
+        model_crc32: Its checksum. The archive has those of the other contents.
+    """
+
+    version: Natural
+    kind: str
+    model_bytes: Natural
+    model_crc32: Natural
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFile:
+    """A LiteRT file that was read and checked.
+
+    Attributes:
+        path: Its path.
+        metadata: Dict of the metadata.
+        files: Dict from the names of the other files in its archive to their bytes.
+    """
+
+    path: Path
+    metadata: dict
+    files: dict
+
+
+def write_model_file(path, model, *, kind, metadata, files):
+    """Write a LiteRT model with its metadata, atomically.
+
+    Args:
+        path: Name of the file.
+        model: Bytes of the model.
+        kind: Kind of program that it is for, such as `"captioner"`.
+        metadata: Dict that JSON can hold.
+        files: Dict from names to bytes.
+    """
+    header = Header(VERSION, kind, len(model), zlib.crc32(model))
+    metadata = {**dataclasses.asdict(header), **metadata}
+    contents = {METADATA: to_json(metadata, indent=2).encode(), **files}
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(model)
+        with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in contents.items():
+                # Without a date, equal models give equal files.
+                archive.writestr(zipfile.ZipInfo(name), content)
+
+
+def update_metadata(path, kind, entries):
+    """Replace some entries of the metadata of a LiteRT file.
+
+    Args:
+        path: Name of the file.
+        kind: The expected kind, such as `"captioner"`.
+        entries: Dict that JSON can hold.
+
+    Raises:
+        UserError: As of `read_model_file`.
+    """
+    file = read_model_file(path, kind)
+    write_model_file(
+        path,
+        read_file(path)[: file.metadata["model_bytes"]],
+        kind=kind,
+        metadata={**file.metadata, **entries},
+        files=file.files,
+    )
+
+
+def read_model_file(path, kind):
+    """Read the metadata of a LiteRT file, and check that the model is complete.
+
+    Args:
+        path: Name of the file.
+        kind: The expected kind, such as `"captioner"`.
+
+    Returns:
+        A `ModelFile`.
+
+    Raises:
+        UserError: If it is missing, is no LiteRT model, has no metadata of this kind or
+            those of a later version, or is damaged. Nothing of it is executed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"there is no LiteRT file {str(path)!r}")
+    content = read_file(path)
+    if content[4:8] != IDENTIFIER:
+        raise UserError(
+            f"expected a LiteRT model. Received: {str(path)!r}, whose first bytes are "
+            f"{content[:8]!r}"
+        )
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            check_bytes(sum(x.file_size for x in archive.infolist()), path)
+            files = {name: archive.read(name) for name in archive.namelist()}
+        metadata = parse_json(files.pop(METADATA))
+        names = [field.name for field in dataclasses.fields(Header)]
+        header = from_json(Header, {name: metadata[name] for name in names})
+    except SizeLimitError:
+        raise
+    # Damaged archives fail with nearly every type of exception.
+    except Exception as error:
+        raise UserError(
+            f"{path} is a LiteRT model without the metadata of a {kind}: it is "
+            "truncated, or was not written by the export of this program"
+        ) from error
+    if header.kind != kind:
+        raise UserError(f"expected a {kind}. Received: {str(path)!r}, a {header.kind}")
+    if header.version > VERSION:
+        raise UserError(
+            f"{path} has metadata of version {header.version}, and this program reads "
+            f"those up to version {VERSION}: install a later one"
+        )
+    model = memoryview(content)[: header.model_bytes]
+    if zlib.crc32(model) != header.model_crc32:
+        raise UserError(f"{path} is damaged: its checksum differs")
+    return ModelFile(path, metadata, files)
+
+
+def available():
+    """Return whether the package of LiteRT is installed."""
+    with contextlib.suppress(ImportError):
+        _interpreter_type()
+        return True
+    return False
+
+
+def _interpreter_type():
+    from ai_edge_litert.interpreter import Interpreter
+
+    return Interpreter
+
+
+class Runtime:
+    """Interpreters of one model.
+
+    An interpreter runs one call at a time. A plain call uses all threads, and waits for
+    other plain calls. `in_parallel` runs calls concurrently, each with its own
+    interpreter and one thread.
+
+    Args:
+        path: Name of a checked LiteRT file.
+        threads: Number of threads; by default one per processor.
+
+    Raises:
+        UserError: If the package of LiteRT is not installed.
+    """
+
+    def __init__(self, path, threads=None):
+        self.path = path
+        self.threads = threads or _processors()
+        try:
+            self._type = _interpreter_type()
+        except ImportError as error:
+            raise UserError(
+                "a LiteRT model needs the package ai-edge-litert: "
+                f"python -m pip install ai-edge-litert ({error})"
+            ) from error
+        self._sequential = None
+        self._lock = threading.Lock()
+        self._idle = queue.SimpleQueue()
+
+    def __call__(self, signature, **inputs):
+        """Run a signature with all threads; returns a dict of arrays."""
+        with self._lock:
+            if self._sequential is None:
+                self._sequential = self._interpreter(self.threads)
+            return _run(self._sequential, signature, inputs)
+
+    def in_parallel(self, signature, **inputs):
+        """Run a signature with one thread, concurrently with other calls."""
+        try:
+            interpreter = self._idle.get_nowait()
+        except queue.Empty:
+            interpreter = self._interpreter(1)
+        try:
+            return _run(interpreter, signature, inputs)
+        finally:
+            self._idle.put(interpreter)
+
+    def _interpreter(self, threads):
+        return self._type(model_path=str(self.path), num_threads=threads)
+
+
+def _processors():
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _run(interpreter, signature, inputs):
+    # The arrays of a runner are copies, so that the next call does not change them.
+    return interpreter.get_signature_runner(signature)(**inputs)
+
+
+class LiteTask(Described):
+    """A LiteRT file with its tokenizer and its runtime.
+
+    Subclasses set `noun` (kind of the model, for messages), `presets` (folder of the
+    shipped presets), `tokenizer_type` (class of the tokenizer, with `from_files`),
+    `search_type` (dataclass of the options of the search) and `metadata_type`
+    (dataclass of the metadata, whose fields become attributes).
+
+    Args:
+        path: Name of a file that the export of the program has written.
+        threads: Number of threads; by default one per processor.
+
+    Attributes:
+        tokenizer: The tokenizer.
+        extra_ids: Number of ids beyond the vocabulary.
+        search: Dict of the options of the beam search.
+        options: Dict of the options of the model, as in its configuration.
+
+    Raises:
+        UserError: If the file cannot be read, or the package of LiteRT is missing.
+    """
+
+    metadata_type = None
+    extra_ids = 0
+
+    def __init__(self, path, *, threads=None):
+        file = read_model_file(path, self.noun)
+        self.path = file.path
+        with loading(self.path, self.noun):
+            tokenizer = self.tokenizer_type.file_name
+            if tokenizer not in file.files:
+                raise UserError(f"there is no {tokenizer!r}")
+            self.tokenizer = self.tokenizer_type.from_files(file.files)
+            self._read_metadata(file.metadata)
+        self.runtime = Runtime(path, threads)
+
+    def _read_metadata(self, metadata):
+        names = [field.name for field in dataclasses.fields(self.metadata_type)]
+        options = {name: metadata[name] for name in names if name in metadata}
+        vars(self).update(vars(from_json(self.metadata_type, options)))
+        self.read_description(metadata)
+        if "search" not in metadata:
+            raise UserError("search is missing")
+        search = from_json(self.search_type, metadata["search"])
+        self.search = dataclasses.asdict(search)
+        self.options = metadata.get("model", {})
+        if not isinstance(self.options, dict):
+            raise UserError(f"model must be an object. Received: {self.options!r:.60}")
+
+    def _run_search(self, run, signature, n_best, **inputs):
+        """Run a search on one input, and return its best hypotheses, best first.
+
+        Args:
+            run: The runtime, or its `in_parallel`.
+            signature: Name of the signature.
+            n_best: Maximum number of hypotheses.
+            **inputs: Arrays of one row.
+
+        Raises:
+            UserError: If the vocabulary does not fit the model.
+        """
+        (best,) = hypotheses(run(signature, **inputs), n_best)
+        largest = max(hypothesis.token_ids.max() for hypothesis in best)
+        if largest >= len(self.tokenizer) + self.extra_ids:
+            raise UserError(f"its vocabulary has no token {largest}")
+        return best
+
+    @classmethod
+    def from_preset(cls, name_or_path, *, threads=None):
+        """Load a `.tflite` file, that of a shipped preset, or that of a folder.
+
+        Raises:
+            UserError: If there is no such file, preset or folder.
+        """
+        return cls(find_litert(name_or_path, cls.presets), threads=threads)
+
+    def search_options(self, **given):
+        """Return the options of the beam search, which are fixed in the file.
+
+        Raises:
+            UserError: If one that was given differs.
+        """
+        for name, value in given.items():
+            if name not in self.search or value != self.search[name]:
+                fixed = self.search.get(name)
+                raise UserError(
+                    f"{self.path} searches with {name}={fixed}, which is fixed in the "
+                    f"file: export one with {name}={value}"
+                )
+        return self.search
+
+    def in_parallel(self, function, items):
+        """Yield pairs of an item and its result, in order, from several threads.
+
+        A few items are read ahead.
+        """
+        pending = collections.deque()
+        pool = ThreadPoolExecutor(self.runtime.threads)
+        try:
+            for item in items:
+                pending.append((item, pool.submit(function, item)))
+                if len(pending) > 2 * self.runtime.threads:
+                    item, result = pending.popleft()
+                    yield item, result.result()
+            for item, result in pending:
+                yield item, result.result()
+        finally:
+            pool.shutdown(cancel_futures=True)

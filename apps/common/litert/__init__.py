@@ -1,1 +1,0 @@
-"""Models as LiteRT files: writing, reading and running them without Keras."""

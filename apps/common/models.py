@@ -1,0 +1,574 @@
+"""Models: where they are, what their files contain, and which runtime runs them."""
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import sys
+from pathlib import Path
+
+from keras_attention_apps.common.errors import UserError, printable, reason
+from keras_attention_apps.common.files import (
+    LITERT,
+    MODEL_FILES,
+    SizeLimitError,
+    check_file,
+    check_local,
+    expanded,
+    holds,
+    is_litert,
+    opened,
+    read_json,
+    resolved,
+    write_json,
+)
+from keras_attention_apps.common.hypotheses import check_n_best
+from keras_attention_apps.common.imports import imported
+from keras_attention_apps.common.options import from_json
+
+# Keys in a JSON file: the digests of other files by name, and its own digest.
+FILE_DIGESTS_KEY = "sha256"
+
+DIGEST_KEY = "digest"
+
+# List of the files of a folder with their digests.
+SUMS = "SHA256SUMS"
+
+
+def write_sealed(path, value, files=()):
+    """Write a dict as JSON, with digests.
+
+    Args:
+        path: Name of the file.
+        value: The dict.
+        files: Names of other files of its folder.
+
+    Returns:
+        The dict that was written.
+    """
+    content = json.loads(json.dumps(value, default=str))
+    content[FILE_DIGESTS_KEY] = {
+        name: digest_of_file(path.parent / name) for name in files
+    }
+    content[DIGEST_KEY] = _digest(content)
+    write_json(path, content)
+    return content
+
+
+def update_sealed(path, entries):
+    """Replace some entries of a JSON file; those of the digests of files stay.
+
+    Args:
+        path: Name of the file.
+        entries: Dict that JSON can hold.
+    """
+    content = {**read_sealed(path), **entries}
+    content.pop(DIGEST_KEY, None)
+    content[DIGEST_KEY] = _digest(content)
+    write_json(path, content)
+
+
+def read_sealed(path):
+    """Return the dict of a JSON file.
+
+    Raises:
+        UserError: If it is not a JSON object, or differs from its digest. A file
+            without a digest, from an earlier version, is not checked.
+    """
+    try:
+        content = read_json(path)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{path.name} is not JSON: {reason(error)}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path.name} is not an object")
+    if not isinstance(content.get(FILE_DIGESTS_KEY, {}), dict):
+        raise UserError(f'"{FILE_DIGESTS_KEY}" of {path.name} is not an object')
+    rest = {name: value for name, value in content.items() if name != DIGEST_KEY}
+    if content.get(DIGEST_KEY, _digest(rest)) != _digest(rest):
+        raise UserError(
+            f"{path.name} differs from its digest: it is damaged, or was edited. "
+            f'Remove its "{DIGEST_KEY}" to skip this check'
+        )
+    return content
+
+
+def check_file_digest(content, path):
+    """Compare a file with its digest.
+
+    Args:
+        content: The dict of a JSON file in the same folder.
+        path: Name of the file.
+
+    Returns:
+        Whether there is a digest of the file.
+
+    Raises:
+        UserError: If the file differs from its digest.
+    """
+    digests = content.get(FILE_DIGESTS_KEY, {})
+    if path.name not in digests:
+        return False
+    if digests[path.name] != digest_of_file(path):
+        raise UserError(f"{path.name} is damaged: it differs from its digest")
+    return True
+
+
+def write_sums(folder):
+    """Write the digests of all files of a folder to a file in it.
+
+    `sha256sum --check SHA256SUMS` in the folder verifies them.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    lines = [
+        f"{digest_of_file(path)}  {path.relative_to(folder).as_posix()}\n"
+        for path in files
+    ]
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8", newline="\n")
+
+
+def summed_names(folder):
+    """Return the set of the names in a folder of which `write_sums` wrote the digests.
+
+    `SUMS` is among them. The set is empty if there is no such file.
+    """
+    try:
+        lines = (folder / SUMS).read_text("utf-8").splitlines()
+    except (OSError, ValueError):
+        return set()
+    return {SUMS, *(line.partition("  ")[2].partition("/")[0] for line in lines)}
+
+
+def short_digest(value):
+    """Return a short digest of a value, for comparison and for messages.
+
+    Args:
+        value: Bytes, or a value that JSON can hold.
+    """
+    text = json.dumps(value, sort_keys=True, default=repr)
+    return f"digest {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _digest(content):
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digest_of_file(path):
+    """Return the SHA-256 digest of a file in hexadecimal digits."""
+    with opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Configuration of a model, in its folder.
+CONFIG = "config.json"
+
+# Weights of a model, in its folder.
+WEIGHTS = "model.weights.npz"
+
+# Entry of the configuration of an ensemble: the names of its models, and their maximum
+# number. Each model takes memory, even if its name is repeated.
+ENSEMBLE = "ensemble"
+
+MAX_MEMBERS = 16
+
+# Folder of the best model in the output of a training.
+BEST = "model"
+
+
+def find_preset(name_or_path, presets):
+    """Return the folder of a shipped preset or of a trained model.
+
+    Args:
+        name_or_path: Name of a preset, or path of a folder; `./name` for a folder with
+            the name of a preset.
+        presets: Folder of the shipped presets.
+
+    Returns:
+        A `pathlib.Path` of an existing folder.
+
+    Raises:
+        UserError: If there is neither such a preset nor such a folder.
+    """
+    check_local(name_or_path)
+    path = expanded(name_or_path)
+    is_name = str(name_or_path) == path.name
+    for folder in (presets / path, path) if is_name else (path,):
+        if (folder / CONFIG).is_file():
+            return folder
+    known = sorted(path.parent.name for path in presets.glob(f"*/{CONFIG}"))
+    inside = path / BEST
+    hint = f". Its model is {str(inside)!r}" if holds(inside, MODEL_FILES) else ""
+    raise UserError(
+        "expected the name of a preset or the folder of a trained model. Presets: "
+        f"{', '.join(known) or 'none'}. Received: {str(name_or_path)!r}{hint}"
+    )
+
+
+def split_names(name_or_path):
+    """Split a name such as `"a+b"` into the names of its models, a list.
+
+    The name of a single model, or of an existing file or folder, is not split.
+    """
+    name = str(name_or_path)
+    exists = expanded(name).exists()
+    return [name_or_path] if exists or "+" not in name else name.split("+")
+
+
+def member_names(name_or_path, *, presets, noun):
+    """Return the names of the models of an ensemble, or that of a single model.
+
+    An ensemble is a name such as `"a+b"`, or a folder whose configuration lists the
+    names of its models. These are presets, or folders inside this folder.
+
+    Args:
+        name_or_path: See `find_preset`.
+        presets: Folder of the shipped presets.
+        noun: See `loading`.
+
+    Raises:
+        UserError: If there is no such preset or folder, its configuration cannot be
+            read, or there are more than `MAX_MEMBERS`.
+    """
+    names = split_names(name_or_path)
+    _check_count(names)
+    if len(names) > 1:
+        found = (member_names(name, presets=presets, noun=noun) for name in names)
+        names = [*itertools.chain(*found)]
+        _check_count(names)
+        return names
+    folder = find_preset(name_or_path, presets)
+    with loading(folder, noun):
+        listed = _listed_members(folder)
+        _check_count(listed)
+        members = [_member(folder, name, presets) for name in listed]
+        for member in members:
+            if _listed_members(find_preset(member, presets)):
+                raise UserError(f"{member!r} is an ensemble itself")
+    return members or names
+
+
+def _check_count(names):
+    if len(names) > MAX_MEMBERS:
+        raise UserError(
+            f"an ensemble has at most {MAX_MEMBERS} models. Received: {len(names)}"
+        )
+
+
+def _member(folder, name, presets):
+    """Return the path of a model inside the folder of an ensemble, or a preset's name.
+
+    Raises:
+        UserError: If there is neither.
+    """
+    inside = folder / name
+    if resolved(inside).is_relative_to(resolved(folder)) and inside.is_dir():
+        return str(inside)
+    if Path(name).name == name and (presets / name / CONFIG).is_file():
+        return name
+    raise UserError(
+        f"the models of an ensemble must be presets or folders inside {str(folder)!r}. "
+        f"Received: {name!r}"
+    )
+
+
+def _listed_members(folder):
+    """Return the names that the configuration of an ensemble lists, or `[]`."""
+    members = read_sealed(folder / CONFIG).get(ENSEMBLE, [])
+    if not (isinstance(members, list) and all(isinstance(x, str) for x in members)):
+        raise UserError(f'"{ENSEMBLE}" of {CONFIG} is not a list of names')
+    return members
+
+
+def find_litert(name_or_path, presets):
+    """Return the path of a `.tflite` file, or of that of a preset or a folder.
+
+    Raises:
+        UserError: If there is none.
+    """
+    path = expanded(name_or_path)
+    if is_litert(path):
+        return path
+    is_joined = len(split_names(name_or_path)) > 1
+    folder = None if is_joined else find_preset(name_or_path, presets)
+    if folder is None or not (folder / LITERT).is_file():
+        raise UserError(
+            f"{str(name_or_path)!r} has no LiteRT file. The command export writes one, "
+            "such as my.tflite, which is given as --model"
+        )
+    return folder / LITERT
+
+
+# Errors of files and values, of the C++ code of SentencePiece, LiteRT and the backends,
+# and of sizes that no memory can hold. Other exceptions are bugs of the program.
+_ERRORS = (OSError, ValueError, RuntimeError, MemoryError)
+
+
+@contextlib.contextmanager
+def loading(model, noun):
+    """Replace errors of loading a model by a `UserError` that names the model.
+
+    Args:
+        model: The folder or file that is read.
+        noun: Word for the expected kind of model, such as `"captioner"`.
+
+    Raises:
+        UserError: Instead of an error of reading a model, or of building it from what
+            was read.
+        SizeLimitError: If a file exceeds the limit of reading.
+    """
+    try:
+        yield
+    except SizeLimitError:
+        raise
+    except _ERRORS as error:
+        raise UserError(f"{model} is not a complete {noun}: {reason(error)}") from error
+
+
+def model_names(folder):
+    """Return the set of the names in a folder that belong to a saved model.
+
+    It is empty if the folder has no model of this project. Other libraries also write
+    files with the names of `MODEL_FILES`, but no configuration with a `"model"`.
+    """
+    try:
+        content = read_json(folder / CONFIG)
+    except (OSError, ValueError):
+        return set()
+    if not (isinstance(content, dict) and isinstance(content.get("model"), dict)):
+        return set()
+    files = content.get(FILE_DIGESTS_KEY, {})
+    is_model = isinstance(files, dict) and holds(folder, MODEL_FILES)
+    return {*MODEL_FILES, LITERT, *files} if is_model else set()
+
+
+def read_config(name_or_path, *, presets, kind, noun):
+    """Return the configuration of a preset, or of a trained model.
+
+    Args:
+        name_or_path: See `find_preset`. The configuration of an ensemble is that of its
+            first model.
+        presets: Folder of the shipped presets.
+        kind: The dataclass of the configuration.
+        noun: See `loading`.
+
+    Raises:
+        UserError: If there is no such preset or folder, or its configuration is
+            incomplete or of another kind of model.
+    """
+    first, *_ = member_names(name_or_path, presets=presets, noun=noun)
+    return read_folder_config(find_preset(first, presets), kind=kind, noun=noun)
+
+
+def read_folder_config(folder, *, kind, noun):
+    """Return the configuration of a single model; see `read_config`."""
+    with loading(folder, noun):
+        return from_json(kind, read_options(folder))
+
+
+def read_options(folder):
+    """Return the options of a single model as a dict, as they are in its folder."""
+    content = read_sealed(folder / CONFIG)
+    if not isinstance(content.get("model"), dict):
+        raise UserError(f'{CONFIG} has no object "model"')
+    return content["model"]
+
+
+# Values of options that leave a model as it is.
+_DEFAULT_VALUES = (None, False, "float32")
+
+
+def changes_in(options):
+    """Return the options of a model, a dict, without those that leave it as it is."""
+    return {name: x for name, x in options.items() if x not in _DEFAULT_VALUES}
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtimes:
+    """The two classes that run the models of a program.
+
+    Attributes:
+        keras: Name of the `Task`, `"module:class"`.
+        litert: Name of the `LiteTask`, `"module:class"`.
+        max_litert_inputs: Maximum number of inputs for which `"auto"` chooses LiteRT.
+    """
+
+    keras: str
+    litert: str
+    max_litert_inputs: int
+
+    def load(
+        self, model, config, *, count, search, n_best=1, needs_keras=None, **options
+    ):
+        """Load a model.
+
+        Args:
+            model: Name of a preset, folder, or LiteRT file.
+            config: The `RuntimeConfig`. `"auto"` chooses LiteRT for few inputs, if the
+                model has a LiteRT file of the same configuration, and with the same
+                search options as Keras would use: those given, and defaults for the
+                rest.
+            count: Number of inputs. `None` for a service: the LiteRT file is used with
+                its own defaults, unless an option that was given differs.
+            search: Options of the beam search that were given.
+            n_best: Number of hypotheses that are wanted, at most the beam width.
+            needs_keras: An option that was given and that LiteRT does not have, or
+                `None`.
+            **options: Further arguments of `Task.from_preset`.
+
+        Raises:
+            UserError: If the options contradict one another, or the model cannot be
+                loaded.
+        """
+        changes = changes_in(options)
+        if is_litert(model) or config.runtime == "litert":
+            # A LiteRT file loads quickly, and has its own beam width.
+            return self._requested_litert(model, config, changes, search, needs_keras)
+        # Checked before Keras loads the model, which takes seconds.
+        check_n_best(n_best, self.search_options(search))
+        keras_only = bool(changes) or needs_keras is not None
+        is_small = count is None or count <= self.max_litert_inputs
+        if config.runtime == "auto" and is_small and not keras_only:
+            lite = self._available_litert(model, config.threads)
+            if lite is not None and self._has_options(lite, search, count):
+                return lite
+        return imported(self.keras).from_preset(model, **options)
+
+    def search_options(self, given):
+        """Return all options of the search on Keras: those given, and the defaults.
+
+        Args:
+            given: Dict of the options that were given.
+
+        Raises:
+            UserError: If they contradict one another.
+        """
+        return dataclasses.asdict(imported(self.litert).search_type(**given))
+
+    def files(self, model):
+        """Return the files of a model; an empty list if there is no model."""
+        if is_litert(model):
+            return [model]
+        lite = imported(self.litert)
+        files = (*MODEL_FILES, LITERT, lite.tokenizer_type.file_name)
+        try:
+            members = member_names(model, presets=lite.presets, noun=lite.noun)
+            names = dict.fromkeys([*split_names(model), *members])
+            folders = [find_preset(name, lite.presets) for name in names]
+        except UserError:
+            return []
+        return [folder / file for folder in folders for file in files]
+
+    def described_files(self, model):
+        """Return the files that `describe` changes.
+
+        Raises:
+            UserError: If there is no such model, or a file cannot be written.
+        """
+        files = [expanded(model)]
+        if not is_litert(model):
+            folder = find_preset(model, imported(self.litert).presets)
+            files = [
+                path for path in (folder / LITERT, folder / CONFIG) if path.exists()
+            ]
+        for path in files:
+            check_file(path)
+        return files
+
+    def describe(self, model, entries):
+        """Write entries into the configuration of a model, and into its LiteRT file.
+
+        Args:
+            model: Name of a preset, folder, or LiteRT file.
+            entries: Dict that JSON can hold; see `Described`.
+        """
+        from keras_attention_apps.common.litert import update_metadata
+
+        for path in self.described_files(model):
+            if is_litert(path):
+                update_metadata(path, imported(self.litert).noun, entries)
+            else:
+                update_sealed(path, entries)
+
+    def with_absolute_paths(self, model):
+        """Return a name of the same model that is valid in every working directory."""
+        presets, names = imported(self.litert).presets, []
+        for name in split_names(model):
+            path = expanded(name)
+            if not is_litert(name):
+                with contextlib.suppress(UserError):
+                    path = find_preset(name, presets)
+            is_path = path.exists() and path.parent != presets
+            names.append(str(path.absolute()) if is_path else name)
+        return "+".join(names)
+
+    def _has_options(self, lite, search, count):
+        """Return whether a LiteRT file has the options of the search."""
+        if count is not None:
+            # With other defaults than Keras, the results of few inputs would differ
+            # from those of many.
+            return lite.search == self.search_options(search)
+        return search.items() <= lite.search.items()
+
+    def _requested_litert(self, model, config, changes, search, needs_keras):
+        """Return the model on LiteRT; the arguments are those of `load`.
+
+        `changes` are the options of the model that were given.
+        """
+        if config.runtime == "keras":
+            raise UserError(
+                f"a LiteRT file needs --runtime litert. Received: {model!r}"
+            )
+        if needs_keras is not None:
+            raise UserError(
+                f"{needs_keras} needs the runtime keras. Received: {model!r} on litert"
+            )
+        if changes:
+            name, value = next(iter(changes.items()))
+            is_compilation = name == "jit_compile"
+            fault = "needs Keras" if is_compilation else "is fixed in a LiteRT file"
+            raise UserError(f"{name} {fault}. Received: {value}")
+        lite = imported(self.litert).from_preset(model, threads=config.threads)
+        lite.search_options(**search)
+        return lite
+
+    def _available_litert(self, model, threads):
+        """Return the model on LiteRT, or `None` if there is no intact file of it.
+
+        A file that is damaged, or has other options than its folder, is a warning.
+        """
+        if len(split_names(model)) > 1:
+            return None
+        lite = imported(self.litert)
+        folder = find_preset(model, lite.presets)
+        from keras_attention_apps.common.litert import available
+
+        if not ((folder / LITERT).is_file() and available()):
+            return None
+        try:
+            found = lite.from_preset(model, threads=threads)
+            _check_options(found, model, folder / LITERT)
+            return found
+        except UserError as error:
+            print(f"Warning: {printable(error)}. Keras runs the model", file=sys.stderr)
+            return None
+
+
+def _check_options(lite, model, file):
+    """Raise a `UserError` if a LiteRT file and its folder have different options.
+
+    Those of an ensemble are the options of its first model. Options that only one of
+    them has are not compared, since earlier versions had fewer. A folder whose options
+    cannot be read, such as an ensemble without its models, has only the file to run.
+    """
+    try:
+        first, *_ = member_names(model, presets=lite.presets, noun=lite.noun)
+        options = read_options(find_preset(first, lite.presets))
+    except (UserError, OSError):
+        return
+    for name, value in lite.options.items():
+        if options.get(name, value) != value:
+            raise UserError(
+                f"{file} has {name}={value}, and its folder {options[name]}"
+            )
