@@ -1,14 +1,18 @@
 """Show, Attend and Tell: captions images and shows where the model looked."""
 
-from keras_attention_apps.common.imports import lazy_attributes
+import importlib
 
 # Lazy imports: the command line and LiteRT start without TensorFlow.
-__all__, __getattr__ = lazy_attributes(
-    __name__,
-    {
-        "Caption": "captions",
-        "CaptionBatch": "bulk",
-        "Captioner": "inference",
-        "LiteCaptioner": "litert",
-    },
-)
+_MODULES = {
+    "Caption": "captions",
+    "CaptionBatch": "bulk",
+    "Captioner": "inference",
+    "LiteCaptioner": "litert",
+}
+__all__ = list(_MODULES)
+
+
+def __getattr__(name):
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

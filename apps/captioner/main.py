@@ -2,40 +2,89 @@
 
 import sys
 
-from keras_attention_apps.captioner.config import (
-    SCENES,
-    TRAINING,
-    CalibrateConfig,
-    CaptionConfig,
-    EvaluateConfig,
-    ExportConfig,
-    ScenesConfig,
-    WebConfig,
-)
-from keras_attention_apps.common.cli import Program
+from keras_attention_apps.captioner import config
+from keras_attention_apps.captioner.captions import PRESETS
+from keras_attention_apps.common import cli
+from keras_attention_apps.common.options import AverageConfig, ConvertConfig
 
-PROGRAM = Program(
-    "captioner",
-    "Caption images, and show where the model looked for every word.",
-    package="keras_attention_apps.captioner",
-    task="inference:Captioner",
-    commands=(
-        CaptionConfig,
-        EvaluateConfig,
-        CalibrateConfig,
-        ExportConfig,
-        ScenesConfig,
-        WebConfig,
-    ),
-    training={"train": TRAINING, "train-scenes": SCENES},
-    descriptions={
-        "train-scenes": "Train a captioner on simple images, such as those of "
-        "captioner scenes.\n\nLike train, with the defaults of a small network that "
-        "learns such images in minutes, from random weights."
-    },
-)
+COMMANDS = {
+    "caption": config.CaptionConfig,
+    "evaluate": config.EvaluateConfig,
+    "calibrate": config.CalibrateConfig,
+    "export": config.ExportConfig,
+    "scenes": config.ScenesConfig,
+    "web": config.WebConfig,
+    "train": config.TRAINING,
+    "train-scenes": config.SCENES,
+    "average": AverageConfig,
+    "convert": ConvertConfig,
+}
+TEXTS = {
+    "train-scenes": "Train a captioner on simple images, such as those of captioner "
+    "scenes.\n\nLike train, with the defaults of a small network that learns such "
+    "images in minutes, from random weights."
+}
 
-main = PROGRAM.main
+
+def main(argv=None):
+    """Run the program with these arguments, and return the exit code."""
+    return cli.main(
+        "captioner",
+        "Caption images, and show where the model looked for every word.",
+        COMMANDS,
+        call,
+        presets=PRESETS,
+        read_config=_read_config,
+        argv=argv,
+        texts=TEXTS,
+    )
+
+
+def call(options):
+    """Run the command with these options; each imports only what it needs."""
+    match options:
+        case config.CaptionConfig():
+            from keras_attention_apps.captioner.commands.caption import caption as run
+        case config.EvaluateConfig():
+            from keras_attention_apps.captioner.commands.evaluate import evaluate as run
+        case config.CalibrateConfig():
+            from keras_attention_apps.captioner.commands.calibrate import (
+                calibrate as run,
+            )
+        case config.ExportConfig():
+            from keras_attention_apps.captioner.commands.export import export as run
+        case config.ScenesConfig():
+            from keras_attention_apps.captioner.commands.scenes import scenes as run
+        case config.WebConfig():
+            from keras_attention_apps.common.web.server import serve
+
+            return serve("captioner", lambda: _page(options), options.server)
+        case config.TrainConfig():
+            from keras_attention_apps.captioner.training.train import train as run
+        case AverageConfig():
+            from keras_attention_apps.captioner.inference import Captioner
+
+            run = Captioner.average
+        case ConvertConfig():
+            from keras_attention_apps.captioner.inference import Captioner
+
+            run = Captioner.convert
+    return run(options)
+
+
+def _page(options):
+    # Importing Gradio takes seconds, and it may not be installed.
+    from keras_attention_apps.captioner.web.page import build
+
+    return build(options)
+
+
+def _read_config(preset):
+    cli.quiet_tensorflow()
+    from keras_attention_apps.captioner.inference import Captioner
+
+    return Captioner.read_config(preset)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,11 +6,20 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.models import Runtimes, member_names, read_config
 
-RUNTIMES = Runtimes(
-    keras="keras_attention_apps.captioner.inference:Captioner",
-    litert="keras_attention_apps.captioner.litert:LiteCaptioner",
-    max_litert_inputs=10_000,
-)
+
+def _on_keras():
+    from keras_attention_apps.captioner.inference import Captioner
+
+    return Captioner
+
+
+def _on_litert():
+    from keras_attention_apps.captioner.litert import LiteCaptioner
+
+    return LiteCaptioner
+
+
+RUNTIMES = Runtimes(_on_keras, _on_litert, max_litert_inputs=10_000)
 
 
 def member_configs(model):

@@ -11,20 +11,13 @@ import os
 import signal
 import sys
 import warnings
-from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from keras_attention_apps.common.errors import UserError, printable, reason
 from keras_attention_apps.common.files import at_most
-from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.models import CONFIG, read_sealed
-from keras_attention_apps.common.options import (
-    AverageConfig,
-    ConvertConfig,
-    ReadingConfig,
-    parsed,
-)
+from keras_attention_apps.common.options import ReadingConfig, parsed
 
 
 class Terminated(KeyboardInterrupt):
@@ -92,6 +85,16 @@ def run(program, main):
         message = reason(error) if isinstance(error, OSError) else error
         print(f"{program}: error: {printable(message)}", file=sys.stderr)
         return 2
+    except ValueError as error:
+        # Keras reads the name of its backend when it is imported.
+        if not str(error).startswith("Unable to import backend"):
+            raise
+        print(
+            f"{program}: error: expected a backend of Keras: set "
+            f"KERAS_BACKEND=tensorflow, jax or torch. {error}",
+            file=sys.stderr,
+        )
+        return 2
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", *_OURS):
             raise
@@ -129,114 +132,67 @@ def quiet_tensorflow():
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """A program with several commands, each the dataclass of its options.
+def main(name, description, commands, call, *, presets, read_config, argv, texts=()):
+    """Parse a command line, run the command, and return the exit code.
 
-    The function of a command takes the options. It is imported when the command runs,
-    so that `--help` need not wait for Keras. An integer that it returns is the exit
-    code; another result means success.
-
-    Attributes:
+    Args:
         name: Name of the program.
         description: Text of `--help`.
-        package: Name of its package.
-        task: Name of its `Task` in the package, `"module:class"`.
-        commands: Dataclasses of options: `CaptionConfig` has the command `caption`, and
-            the function `commands.caption:caption` of the package.
-        training: Dict from commands that train to their default options, whose `model`
-            may come from a preset. The function of all of them is
-            `training.train:train`.
-        descriptions: Dict from commands to texts of `--help`; the docstring of the
-            options where omitted.
+        commands: Dict from the names of commands to the dataclasses of their options,
+            or to an instance with other defaults.
+        call: Function from the options to the result of their command. It imports what
+            the command needs, so that `--help` need not wait for Keras. An integer is
+            the exit code; another result means success.
+        presets: Folder of the shipped presets.
+        read_config: Function from the name of a preset to the configuration of its
+            model.
+        argv: The arguments; `sys.argv[1:]` if `None`.
+        texts: Dict from commands to their text of `--help`; where omitted, it is the
+            docstring of the options.
     """
+    argv = sys.argv[1:] if argv is None else list(argv)
 
-    name: str
-    description: str
-    package: str
-    task: str
-    commands: tuple
-    training: dict
-    descriptions: dict = dataclasses.field(default_factory=dict)
+    def subcommands(**changes):
+        """Return all commands as a type; `changes` are new defaults of a training."""
+        found = []
+        for command, options in commands.items():
+            text = dict(texts).get(command) or _paragraphs(options)
+            text = "\n\n".join(filter(None, [text, _purpose(options, presets)]))
+            if command not in argv[:1]:
+                # The list of all commands has one line for each.
+                text = text.partition("\n\n")[0]
+            more = {"description": text}
+            if not isinstance(options, type):
+                more["default"] = dataclasses.replace(options, **changes)
+                options = type(options)
+            found.append(Annotated[options, tyro.conf.subcommand(command, **more)])
+        return functools.reduce(operator.or_, found)
 
-    def main(self, argv=None):
-        """Run the program with these arguments, and return the exit code."""
-        return run(self.name, lambda: self._dispatch(argv))
-
-    def _dispatch(self, argv):
-        config = parsed(
-            self._subcommands,
-            argv,
-            self._read_config,
-            prog=self.name,
-            description=self.description,
-        )
+    def run_command():
+        program = {"prog": name, "description": description}
+        config = parsed(subcommands, argv, read_config, **program)
         quiet_tensorflow()
         limit = getattr(config, "reading", ReadingConfig()).max_bytes
         with at_most(limit), warnings.catch_warnings():
             # Pillow warns about some files although it can read them.
             warnings.filterwarnings("ignore", module="PIL")
-            result = self._imported(self._function(config))(config)
+            result = call(config)
         return result if isinstance(result, int) else 0
 
-    def _function(self, config):
-        """Return the name of the function that takes these options."""
-        if isinstance(config, AverageConfig | ConvertConfig):
-            return f"{self.task}.{_command(type(config))}"
-        if type(config) not in self.commands:
-            return "training.train:train"
-        command = _command(type(config))
-        return f"commands.{command}:{command}"
-
-    def _subcommands(self, **changes):
-        """Return all commands as a type that tyro parses.
-
-        Args:
-            **changes: New defaults of the commands that train.
-        """
-        configs = {_command(config): config for config in self.commands}
-        subcommands = [self._subcommand(*item) for item in configs.items()]
-        for command, default in self.training.items():
-            default = dataclasses.replace(default, **changes)
-            subcommands.append(
-                self._subcommand(command, type(default), default=default)
-            )
-        subcommands.append(self._subcommand("average", AverageConfig))
-        subcommands.append(self._subcommand("convert", ConvertConfig))
-        return functools.reduce(operator.or_, subcommands)
-
-    def _subcommand(self, command, config, **options: Any):
-        description = self.descriptions.get(command) or _paragraphs(config)
-        purpose = self._purpose(config)
-        options["description"] = "\n\n".join(filter(None, [description, purpose]))
-        return Annotated[config, tyro.conf.subcommand(command, **options)]
-
-    def _purpose(self, config):
-        """Return a line that says what the default model of a command is for."""
-        model = getattr(getattr(config, "model", None), "name", None)
-        if model is None:
-            return None
-        path = files(self.package) / "presets" / model / CONFIG
-        try:
-            purpose = read_sealed(path).get("purpose")
-        except (UserError, OSError):
-            return None
-        return purpose and f"Default model: {printable(purpose)} ({model})."
-
-    def _read_config(self, preset):
-        quiet_tensorflow()
-        return self._imported(self.task).read_config(preset)
-
-    def _imported(self, name):
-        return imported(f"{self.package}.{name}")
+    return run(name, run_command)
 
 
-def _paragraphs(config):
+def _purpose(options, presets):
+    """Return a line that says what the default model of a command is for."""
+    model = getattr(getattr(options, "model", None), "name", None)
+    try:
+        purpose = model and read_sealed(presets / model / CONFIG).get("purpose")
+    except (UserError, OSError):
+        return None
+    return purpose and f"Default model: {printable(purpose)} ({model})."
+
+
+def _paragraphs(options):
     """Return the docstring of a dataclass with each paragraph on one line."""
-    paragraphs = inspect.getdoc(config).split("\n\n")
+    paragraphs = inspect.getdoc(options).split("\n\n")
     return "\n\n".join(" ".join(text.split()) for text in paragraphs)
-
-
-def _command(config):
-    """Return the name of the command with these options."""
-    return config.__name__.removesuffix("Config").lower()

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from keras_attention_apps.common.errors import UserError, printable, reason
@@ -24,7 +25,6 @@ from keras_attention_apps.common.files import (
     write_json,
 )
 from keras_attention_apps.common.hypotheses import check_n_best
-from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.options import from_json
 
 # Keys in a JSON file: the digests of other files by name, and its own digest.
@@ -389,13 +389,13 @@ class Runtimes:
     """The two classes that run the models of a program.
 
     Attributes:
-        keras: Name of the `Task`, `"module:class"`.
-        litert: Name of the `LiteTask`, `"module:class"`.
+        keras: Function that imports the `Task`, and returns the class.
+        litert: Function that imports the `LiteTask`, and returns the class.
         max_litert_inputs: Maximum number of inputs for which `"auto"` chooses LiteRT.
     """
 
-    keras: str
-    litert: str
+    keras: Callable
+    litert: Callable
     max_litert_inputs: int
 
     def load(
@@ -433,7 +433,7 @@ class Runtimes:
             lite = self._available_litert(model, config.threads)
             if lite is not None and self._has_options(lite, search, count):
                 return lite
-        return imported(self.keras).from_preset(model, **options)
+        return self.keras().from_preset(model, **options)
 
     def search_options(self, given):
         """Return all options of the search on Keras: those given, and the defaults.
@@ -444,13 +444,13 @@ class Runtimes:
         Raises:
             UserError: If they contradict one another.
         """
-        return dataclasses.asdict(imported(self.litert).search_type(**given))
+        return dataclasses.asdict(self.litert().search_type(**given))
 
     def files(self, model):
         """Return the files of a model; an empty list if there is no model."""
         if is_litert(model):
             return [model]
-        lite = imported(self.litert)
+        lite = self.litert()
         files = (*MODEL_FILES, LITERT, lite.tokenizer_type.file_name)
         try:
             members = member_names(model, presets=lite.presets, noun=lite.noun)
@@ -468,7 +468,7 @@ class Runtimes:
         """
         files = [expanded(model)]
         if not is_litert(model):
-            folder = find_preset(model, imported(self.litert).presets)
+            folder = find_preset(model, self.litert().presets)
             files = [
                 path for path in (folder / LITERT, folder / CONFIG) if path.exists()
             ]
@@ -487,13 +487,13 @@ class Runtimes:
 
         for path in self.described_files(model):
             if is_litert(path):
-                update_metadata(path, imported(self.litert).noun, entries)
+                update_metadata(path, self.litert().noun, entries)
             else:
                 update_sealed(path, entries)
 
     def with_absolute_paths(self, model):
         """Return a name of the same model that is valid in every working directory."""
-        presets, names = imported(self.litert).presets, []
+        presets, names = self.litert().presets, []
         for name in split_names(model):
             path = expanded(name)
             if not is_litert(name):
@@ -529,7 +529,7 @@ class Runtimes:
             is_compilation = name == "jit_compile"
             fault = "needs Keras" if is_compilation else "is fixed in a LiteRT file"
             raise UserError(f"{name} {fault}. Received: {value}")
-        lite = imported(self.litert).from_preset(model, threads=config.threads)
+        lite = self.litert().from_preset(model, threads=config.threads)
         lite.search_options(**search)
         return lite
 
@@ -540,7 +540,7 @@ class Runtimes:
         """
         if len(split_names(model)) > 1:
             return None
-        lite = imported(self.litert)
+        lite = self.litert()
         folder = find_preset(model, lite.presets)
         from keras_attention_apps.common.litert import available
 

@@ -393,11 +393,11 @@ class TrainingOptions:
 
 @dataclasses.dataclass(frozen=True)
 class AverageConfig:
-    """Average the weights of several models that were trained from the same one.
+    """Average the weights of several models.
 
-    Each model is a folder, such as OUTPUT/model of a training. Options on which the
-    weights do not depend, such as dropout rates, may differ; the average has those of
-    the first model.
+    They were trained from the same model. Each is a folder, such as OUTPUT/model of a
+    training. Options on which the weights do not depend, such as dropout rates, may
+    differ; the average has those of the first model.
     """
 
     #: Output folder.
@@ -409,9 +409,10 @@ class AverageConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ConvertConfig:
-    """Convert models of version 0.1: their weights, in HDF5, become an .npz file.
+    """Convert models of version 0.1.
 
-    The numbers stay as they are. The .h5 file is removed.
+    Their weights, in HDF5, become an .npz file. The numbers stay as they are. The .h5
+    file is removed.
     """
 
     #: Folders of the models.

@@ -1,15 +1,19 @@
 """Neural machine translation after Bahdanau, after Luong, and by self-attention."""
 
-from keras_attention_apps.common.imports import lazy_attributes
+import importlib
 
 # Lazy imports: the command line and LiteRT start without TensorFlow.
-__all__, __getattr__ = lazy_attributes(
-    __name__,
-    {
-        "Glossary": "data.glossary",
-        "Translation": "translations",
-        "TranslateBatch": "bulk",
-        "Translator": "inference",
-        "LiteTranslator": "litert",
-    },
-)
+_MODULES = {
+    "Glossary": "data.glossary",
+    "Translation": "translations",
+    "TranslateBatch": "bulk",
+    "Translator": "inference",
+    "LiteTranslator": "litert",
+}
+__all__ = list(_MODULES)
+
+
+def __getattr__(name):
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

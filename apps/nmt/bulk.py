@@ -9,7 +9,7 @@ from keras_attention_apps.common.bulk.engine import check_options, run_command
 from keras_attention_apps.common.bulk.parts import located
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.config import DEFAULT_MODEL
-from keras_attention_apps.nmt.runtimes import RUNTIMES
+from keras_attention_apps.nmt.translations import RUNTIMES
 
 
 class TranslateBatch(ModelBatch):

@@ -503,11 +503,12 @@ class TranslateConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateConfig:
-    """Print BLEU and chrF2 of a model, cased and lower-cased, and their signatures.
+    """Print BLEU and chrF2 of a model.
 
-    Also print BLEU by the length of the source and, with --alignments, the alignment
-    error rate (AER) of the attention. BLEU uses the tokenizer zh of sacrebleu for
-    Chinese references, and char for other writing systems without spaces.
+    Both are printed cased and lower-cased, with the signatures of sacrebleu. Also print
+    BLEU by the length of the source and, with --alignments, the alignment error rate
+    (AER) of the attention. BLEU uses the tokenizer zh of sacrebleu for Chinese
+    references, and char for other writing systems without spaces.
 
     For example: nmt evaluate --data multi30k --pair en-de --split val
     """
@@ -544,12 +545,12 @@ class EvaluateConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CalibrateConfig(CalibrationOptions):
-    """Measure how sure a model is of its translations, and write the result into it.
+    """Measure how sure a model is of its translations.
 
-    The result is the quantiles of the mean log-probability of the translations of
-    validation data and, with --out-of-domain, a threshold, and the area under the ROC
-    curve that tells how well it separates both. From then on, translations below the
-    threshold are marked as unsure.
+    The result is written into the model: the quantiles of the mean log-probability of
+    the translations of validation data and, with --out-of-domain, a threshold, and the
+    area under the ROC curve that tells how well it separates both. From then on,
+    translations below the threshold are marked as unsure.
 
     For example: nmt calibrate my-translator/model --data multi30k --pair en-de
     --out-of-domain tatoeba --purpose "English to German, descriptions of images"
@@ -583,7 +584,7 @@ class ExportConfig(ExportOptions):
 
 @dataclasses.dataclass(frozen=True)
 class WebConfig:
-    """Start a web interface that translates sentences and shows word alignments.
+    """Start a web page that translates and shows word alignments.
 
     Uploads are removed after three minutes. Python programs can call the same server;
     see docs/nmt.md.

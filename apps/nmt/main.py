@@ -2,32 +2,77 @@
 
 import sys
 
-from keras_attention_apps.common.cli import Program
-from keras_attention_apps.nmt.config import (
-    TRAINING,
-    CalibrateConfig,
-    EvaluateConfig,
-    ExportConfig,
-    TranslateConfig,
-    WebConfig,
-)
+from keras_attention_apps.common import cli
+from keras_attention_apps.common.options import AverageConfig, ConvertConfig
+from keras_attention_apps.nmt import config
+from keras_attention_apps.nmt.translations import PRESETS
 
-PROGRAM = Program(
-    "nmt",
-    "Translate, and show word alignments.",
-    package="keras_attention_apps.nmt",
-    task="inference:Translator",
-    commands=(
-        TranslateConfig,
-        EvaluateConfig,
-        CalibrateConfig,
-        ExportConfig,
-        WebConfig,
-    ),
-    training={"train": TRAINING},
-)
+COMMANDS = {
+    "translate": config.TranslateConfig,
+    "evaluate": config.EvaluateConfig,
+    "calibrate": config.CalibrateConfig,
+    "export": config.ExportConfig,
+    "web": config.WebConfig,
+    "train": config.TRAINING,
+    "average": AverageConfig,
+    "convert": ConvertConfig,
+}
 
-main = PROGRAM.main
+
+def main(argv=None):
+    """Run the program with these arguments, and return the exit code."""
+    return cli.main(
+        "nmt",
+        "Translate, and show word alignments.",
+        COMMANDS,
+        call,
+        presets=PRESETS,
+        read_config=_read_config,
+        argv=argv,
+    )
+
+
+def call(options):
+    """Run the command with these options; each imports only what it needs."""
+    match options:
+        case config.TranslateConfig():
+            from keras_attention_apps.nmt.commands.translate import translate as run
+        case config.EvaluateConfig():
+            from keras_attention_apps.nmt.commands.evaluate import evaluate as run
+        case config.CalibrateConfig():
+            from keras_attention_apps.nmt.commands.evaluate import calibrate as run
+        case config.ExportConfig():
+            from keras_attention_apps.nmt.commands.export import export as run
+        case config.WebConfig():
+            from keras_attention_apps.common.web.server import serve
+
+            return serve("nmt", lambda: _page(options), options.server)
+        case config.TrainConfig():
+            from keras_attention_apps.nmt.training.train import train as run
+        case AverageConfig():
+            from keras_attention_apps.nmt.inference import Translator
+
+            run = Translator.average
+        case ConvertConfig():
+            from keras_attention_apps.nmt.inference import Translator
+
+            run = Translator.convert
+    return run(options)
+
+
+def _page(options):
+    # Importing Gradio takes seconds, and it may not be installed.
+    from keras_attention_apps.nmt.web.page import build
+
+    return build(options)
+
+
+def _read_config(preset):
+    cli.quiet_tensorflow()
+    from keras_attention_apps.nmt.inference import Translator
+
+    return Translator.read_config(preset)
+
 
 if __name__ == "__main__":
     sys.exit(main())

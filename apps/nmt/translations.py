@@ -14,6 +14,7 @@ from keras_attention_apps.common.hypotheses import (
     check_n_best,
     check_several,
 )
+from keras_attention_apps.common.models import Runtimes
 from keras_attention_apps.common.text import END, has_unspaced
 from keras_attention_apps.nmt.data.copying import Copying
 from keras_attention_apps.nmt.data.glossary import Glossary, encode_phrase
@@ -27,6 +28,23 @@ from keras_attention_apps.nmt.text import (
 )
 
 PRESETS = Path(__file__).parent / "presets"
+
+
+def _on_keras():
+    from keras_attention_apps.nmt.inference import Translator
+
+    return Translator
+
+
+def _on_litert():
+    from keras_attention_apps.nmt.litert import LiteTranslator
+
+    return LiteTranslator
+
+
+# To count them, nmt translate reads up to 1,000 lines, and one more, before it
+# translates the first.
+RUNTIMES = Runtimes(_on_keras, _on_litert, max_litert_inputs=1000)
 
 # Sentences are sorted by length within this many batches.
 SORTED_BATCHES = 16

@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from keras_attention_apps.common import models
+from keras_attention_apps.common import litert
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.models import Runtimes, find_litert
 from keras_attention_apps.common.options import BeamConfig, RuntimeConfig
 
-RUNTIMES = Runtimes(keras="Keras", litert="Lite", max_litert_inputs=3)
+RUNTIMES = Runtimes(lambda: Keras, lambda: Lite, max_litert_inputs=3)
 
 
 class Keras:
@@ -43,8 +43,7 @@ class Lite:
 @pytest.fixture(autouse=True)
 def presets(tmp_path, monkeypatch):
     """Presets of which `both` has a LiteRT file, and `weights` has none."""
-    monkeypatch.setattr(models, "imported", {"Keras": Keras, "Lite": Lite}.get)
-    monkeypatch.setattr(models, "available", lambda: True)
+    monkeypatch.setattr(litert, "available", lambda: True)
     monkeypatch.setattr(Lite, "presets", tmp_path)
     monkeypatch.setattr(Lite, "options", {"image_size": 224, "inference": "argmax"})
     for name in ("both", "weights"):
@@ -161,7 +160,7 @@ def test_more_hypotheses_than_the_beam_are_refused_at_once(monkeypatch):
 
 
 def test_without_the_package_it_is_keras(monkeypatch):
-    monkeypatch.setattr(models, "available", lambda: False)
+    monkeypatch.setattr(litert, "available", lambda: False)
     assert chosen("both") == "keras"
 
 

@@ -5,6 +5,7 @@ The pages themselves are tested in a browser; see `test_web.py` of each program.
 
 import asyncio
 import base64
+import importlib
 import os
 import sys
 import threading
@@ -14,7 +15,6 @@ from types import SimpleNamespace
 
 import pytest
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.imports import imported
 from keras_attention_apps.common.options import ServerConfig
 from keras_attention_apps.common.web import guard
 from keras_attention_apps.common.web import guard as guards
@@ -254,7 +254,7 @@ def test_the_password_is_the_first_line_of_a_file(tmp_path):
 
 @pytest.mark.parametrize("program", ["captioner", "nmt"])
 def test_the_help_names_the_password_file(program, capsys):
-    main = imported(f"keras_attention_apps.{program}.main:main")
+    main = importlib.import_module(f"keras_attention_apps.{program}.main").main
     with pytest.raises(SystemExit):
         main(["web", "--help"])
 

@@ -29,7 +29,7 @@ from keras_attention_apps.nmt.metrics import (
     lengths_of,
     translation_scores,
 )
-from keras_attention_apps.nmt.runtimes import RUNTIMES
+from keras_attention_apps.nmt.translations import RUNTIMES
 
 
 def evaluate(config):

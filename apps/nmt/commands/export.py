@@ -13,8 +13,8 @@ from keras_attention_apps.common.export import (
 from keras_attention_apps.common.text import END, PAD, REMOVALS
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.network.base import word_numbers
-from keras_attention_apps.nmt.runtimes import RUNTIMES
 from keras_attention_apps.nmt.text import BLANKS
+from keras_attention_apps.nmt.translations import RUNTIMES
 
 # Sentences that are translated at the same time.
 CHUNK = 64

@@ -21,10 +21,9 @@ from keras_attention_apps.common.files import (
     utf8_lines,
 )
 from keras_attention_apps.common.hypotheses import check_n_best
-from keras_attention_apps.common.imports import imported
 from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.data.glossary import Glossary
-from keras_attention_apps.nmt.runtimes import RUNTIMES
+from keras_attention_apps.nmt.translations import RUNTIMES
 
 
 def translate(config):
@@ -35,8 +34,9 @@ def translate(config):
     """
     if config.bulk.engine == "ray":
         # A lazy import, since the local engine does not need this module.
-        name = "keras_attention_apps.nmt.bulk:translate_bulk"
-        return imported(name)(config)
+        from keras_attention_apps.nmt.bulk import translate_bulk
+
+        return translate_bulk(config)
     config.bulk.check_local()
     _check(config)
     chosen = config.model

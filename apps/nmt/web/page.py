@@ -21,7 +21,7 @@ from keras_attention_apps.common.web.page import (
     shown,
 )
 from keras_attention_apps.nmt.data.dataset import decode_line
-from keras_attention_apps.nmt.runtimes import RUNTIMES
+from keras_attention_apps.nmt.translations import RUNTIMES
 from keras_attention_apps.nmt.web import views
 
 # Characters of a sentence; the models cut what is longer than they can read.
