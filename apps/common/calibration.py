@@ -59,14 +59,7 @@ class Calibration:
 
     @classmethod
     def measured(cls, data, outputs, out_of_domain=None, others=()):
-        """Return the calibration of a model.
-
-        Args:
-            data: Name of the validation data.
-            outputs: Outputs for it, each with a `mean_log_probability`.
-            out_of_domain: Name of a data set that the model is not for.
-            others: Outputs for that, if any.
-        """
+        """Return the calibration of a model."""
         inside, outside = _scores(outputs), _scores(others)
         quantiles = np.quantile(inside, LEVELS).round(DIGITS).tolist()
         found = cls(data, len(inside), [*LEVELS], quantiles)
@@ -158,14 +151,7 @@ def check_purpose(purpose):
 
 
 def calibrate(config, runtimes, *, read, run):
-    """Calibrate a model as a `CalibrateConfig` describes it, and say what it is for.
-
-    Args:
-        config: The `CalibrateConfig`.
-        runtimes: The `Runtimes` of the program.
-        read: Function from the path of a data set to its list of inputs.
-        run: Function from a model and a list of inputs to a list of outputs.
-    """
+    """Calibrate a model as a `CalibrateConfig` describes it, and say what it is for."""
     if config.data is None and (config.out_of_domain or config.purpose is None):
         raise UserError("expected --data, or --purpose alone. Received: neither")
     files = runtimes.described_files(config.model)
@@ -189,13 +175,7 @@ def calibrate(config, runtimes, *, read, run):
 
 
 def _measure(name, search, outputs):
-    """Print and return the calibration of a model.
-
-    Args:
-        name: Name of the model.
-        search: Options of its search.
-        outputs: Dict from the names of one or two data sets to outputs.
-    """
+    """Print and return the calibration of a model."""
     (data, inside), *others = outputs.items()
     other, outside = others[0] if others else (None, ())
     found = Calibration.measured(data, inside, other, outside)

@@ -55,10 +55,6 @@ def run(program, main):
     closed pipe 141. The output is UTF-8 whatever the locale is, and file names are
     written byte for byte.
 
-    Args:
-        program: Name of the program, which begins the error line.
-        main: Function without arguments that returns an exit code or `None`.
-
     Returns:
         The exit code.
     """

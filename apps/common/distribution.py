@@ -104,10 +104,6 @@ def joined_hosts(addresses, index):
         addresses: Addresses `host:port` of all processes, separated by commas; `auto`
             for those of a cluster that JAX detects; `None` for this process alone.
         index: Index of this process among them.
-
-    Raises:
-        UserError: If the backend is not JAX, an argument is invalid, or not all
-            processes start.
     """
     if addresses is None:
         if index is not None:
@@ -196,9 +192,6 @@ def _end_process(problem):
 def training_context(config):
     """Connect the hosts, lock the output, set seed and precision, and distribute.
 
-    Args:
-        config: A `TrainConfig` of either program.
-
     Yields:
         The number of devices. The rows of every batch must be a multiple of it.
     """
@@ -214,12 +207,7 @@ def training_context(config):
 
 @contextlib.contextmanager
 def seeded(seed, precision):
-    """Seed all random generators, and set the precision inside the context.
-
-    Args:
-        seed: Integer.
-        precision: Name of a Keras dtype policy.
-    """
+    """Seed all random generators, and set the precision inside the context."""
     keras.utils.set_random_seed(seed)
     with computing_in(precision):
         yield
@@ -232,14 +220,8 @@ def all_devices(wanted=True):
     Data parallelism: each device computes the gradients of its part of the batch, and
     they are added up.
 
-    Args:
-        wanted: `False` uses the first device alone.
-
     Yields:
         The number of devices. The rows of every batch must be a multiple of it.
-
-    Raises:
-        UserError: On PyTorch, which Keras does not distribute.
     """
     backend = keras.backend.backend()
     if not wanted:
@@ -272,9 +254,6 @@ def share_of_replica(count):
     The loss of a replica is a mean over its `count` items. Multiplied by these shares,
     the losses of all replicas add up to the mean over the global batch. Keras adds up
     their gradients in the same way.
-
-    Args:
-        count: Number of items in the batch of this replica, a scalar.
     """
     replica = _replica()
     if replica is None:
@@ -288,11 +267,6 @@ class AdamW(keras.optimizers.AdamW):
 
     On TensorFlow, Keras clips the gradients of each replica and adds up the results;
     this optimizer clips the sum. Create it in the scope of the strategy.
-
-    Args:
-        learning_rate: As in Keras.
-        global_clipnorm: Maximum global norm of the gradient; 0 disables clipping.
-        **options: Further arguments of `keras.optimizers.AdamW`.
     """
 
     def __init__(self, learning_rate, *, global_clipnorm, **options):

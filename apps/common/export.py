@@ -31,15 +31,7 @@ def require_tensorflow():
 
 
 def check_export(path, output_format):
-    """Check the output of an export, and return whether it is a LiteRT file.
-
-    Args:
-        path: File or folder to write.
-        output_format: `"litert"`, `"savedmodel"`, or `None` to choose by the suffix.
-
-    Raises:
-        UserError: If it cannot be written there.
-    """
+    """Check the output of an export, and return whether it is a LiteRT file."""
     to_litert = output_format == "litert" or (output_format is None and is_litert(path))
     if to_litert:
         if not is_litert(path):
@@ -62,16 +54,7 @@ def _own_names(folder):
 
 
 def export_task(config, model, inputs, load, write_lite, write_saved_model):
-    """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes.
-
-    Args:
-        config: The `ExportConfig`.
-        model: Name of the preset or folder.
-        inputs: Files of the model.
-        load: Function without arguments that returns the `Task`.
-        write_lite: Function that writes it as a LiteRT file.
-        write_saved_model: Function that writes a search of it as a SavedModel.
-    """
+    """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
     require_tensorflow()
     to_litert = check_export(config.output, config.format)
     options = {} if config.quantize is None else {"quantize": config.quantize}
@@ -145,16 +128,7 @@ def map_chunks(function, batch, chunks, signature):
 
 
 def write_archive(archive, directory, write_errors):
-    """Write a SavedModel with the digests of its files; an older one is replaced.
-
-    Args:
-        archive: The `keras.export.ExportArchive`.
-        directory: Folder to write.
-        write_errors: Exceptions of TensorFlow if a file cannot be written.
-
-    Raises:
-        UserError: In place of one of `write_errors`.
-    """
+    """Write a SavedModel with the digests of its files; an older one is replaced."""
     with atomic_folder(directory, _own_names) as temporary:
         try:
             archive.write_out(str(temporary), verbose=False)

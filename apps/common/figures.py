@@ -27,13 +27,7 @@ def plots():
 
 
 def write_figure(path, draw, *, dpi):
-    """Draw a figure, and write it as an image file.
-
-    Args:
-        path: Name of the file, or binary file to write a PNG to.
-        draw: Function without arguments that returns a matplotlib figure.
-        dpi: Dots per inch.
-    """
+    """Draw a figure, and write it as an image file."""
     is_open = hasattr(path, "write")
     target = contextlib.nullcontext(path) if is_open else atomic_path(path)
     with warnings.catch_warnings(), target as file:

@@ -61,12 +61,7 @@ def byte_limit():
 
 
 def check_bytes(count, name):
-    """Raise a `SizeLimitError` if something has more bytes than the limit.
-
-    Args:
-        count: Its size, before it is read.
-        name: Its name.
-    """
+    """Raise a `SizeLimitError` if something has more bytes than the limit."""
     if count > _limit:
         raise SizeLimitError(
             f"{name} has more than {_limit:,} bytes; --max-bytes sets the limit"
@@ -87,10 +82,6 @@ def check_input(path):
     """Raise a `UserError` if a path is neither a regular file nor an open one.
 
     Reading a named pipe could block, and a device may never end.
-
-    Raises:
-        UserError: If it is neither, or the standard input is closed.
-        OSError: If the path does not exist.
     """
     if str(path) == STANDARD_INPUT:
         check_standard_input("a regular file, or lines on the standard input")
@@ -108,11 +99,7 @@ def check_input(path):
 
 
 def check_standard_input(expected):
-    """Raise a `UserError` if the standard input is closed.
-
-    Args:
-        expected: Description of the expected input.
-    """
+    """Raise a `UserError` if the standard input is closed."""
     # Python sets it to `None`.
     if sys.stdin is None:
         raise UserError(f"expected {expected}. Received: a closed standard input")
@@ -129,12 +116,7 @@ def check_read_once(*paths):
 
 @contextlib.contextmanager
 def opened(path):
-    """Open a regular file, or the standard input as `-`, for reading of bytes.
-
-    Raises:
-        UserError: As of `check_input`.
-        OSError: If the file cannot be opened.
-    """
+    """Open a regular file, or the standard input as `-`, for reading of bytes."""
     check_input(path)
     if str(path) == STANDARD_INPUT:
         yield sys.stdin.buffer
@@ -144,23 +126,13 @@ def opened(path):
 
 
 def read_file(path):
-    """Return the bytes of a regular file, or of the standard input.
-
-    Raises:
-        UserError: If it is not one, or exceeds the limit; see `at_most`.
-        OSError: If it cannot be read.
-    """
+    """Return the bytes of a regular file, or of the standard input."""
     with opened(path) as file:
         return read_all(file, path)
 
 
 def read_all(file, name):
-    """Return the bytes of a binary file from here on, up to the limit.
-
-    Args:
-        file: The file.
-        name: Its name, for an error.
-    """
+    """Return the bytes of a binary file from here on, up to the limit."""
     content = io.BytesIO()
     while chunk := file.read(CHUNK):
         content.write(chunk)
@@ -195,14 +167,6 @@ def as_utf8(data, name):
     A text that is compressed by gzip is expanded. UTF-16 and UTF-32 are known by their
     byte order mark. Other bytes are returned as they are, whether or not they are valid
     UTF-8.
-
-    Args:
-        data: The bytes.
-        name: Name of the text, for an error.
-
-    Raises:
-        UserError: If the bytes are not of the encoding that the mark names, or look
-            like UTF-16 or UTF-32 without a mark.
     """
     if data.startswith(GZIP):
         with _expanded(io.BytesIO(data), name) as file:
@@ -230,13 +194,6 @@ def utf8_lines(stream, name):
 
     A buffered stream may be compressed by gzip. A stream in UTF-16 or UTF-32 is read as
     a whole, others line by line. Neither may exceed the limit of reading.
-
-    Args:
-        stream: Binary file.
-        name: Its name, for an error.
-
-    Raises:
-        UserError: As of `as_utf8`.
     """
     if hasattr(stream, "peek") and stream.peek(len(GZIP)).startswith(GZIP):
         with _expanded(stream, name) as file:
@@ -308,9 +265,6 @@ def atomic_path(path):
     unchanged. The temporary file has the permissions of an older file at `path` from
     the start. Its name keeps the suffixes, since libraries choose a format by them.
     Links are followed; pipes and devices are written to directly.
-
-    Raises:
-        UserError: If no file can be written there; see `check_file`.
     """
     check_file(path)
     if is_pipe_or_device(path):
@@ -336,15 +290,6 @@ def atomic_folder(path, own_names=None):
     the new output has a file of the same name. If one of them cannot be moved, it stays
     in a hidden folder beside `path`, from where `recover_folder` moves it. Otherwise as
     `atomic_path`.
-
-    Args:
-        path: Name of the folder.
-        own_names: See `check_folder`.
-
-    Raises:
-        UserError: If `path` is a file, or a folder with other contents; see
-            `check_folder`.
-        OSError: If a file that is kept cannot be moved.
     """
     older = check_folder(path, own_names)
     path, temporary = _with_temporary(path)
@@ -443,11 +388,7 @@ def check_folder(path, own_names=None):
 
 
 def expanded(path):
-    """Return a path with a leading `~` expanded.
-
-    Raises:
-        UserError: If it names an unknown user.
-    """
+    """Return a path with a leading `~` expanded."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -458,11 +399,7 @@ def expanded(path):
 
 
 def resolved(path):
-    """Return an absolute path without links.
-
-    Raises:
-        OSError: If links form a loop. `Path.resolve` raises a `RuntimeError`.
-    """
+    """Return an absolute path without links."""
     try:
         return Path(os.path.realpath(path, strict=True))
     except OSError as error:
@@ -507,12 +444,7 @@ def remove_folder(path):
 
 
 def remove_leftovers(folder, pattern):
-    """Remove the incomplete folders of killed processes.
-
-    Args:
-        folder: The folder that contains them.
-        pattern: Glob pattern of their final names.
-    """
+    """Remove the incomplete folders of killed processes."""
     for state in ("part", "old"):
         for path in folder.glob(f".{state}-[0-9]*-{pattern}"):
             shutil.rmtree(path, ignore_errors=True)
@@ -522,13 +454,6 @@ def recover_folder(path, own_names):
     """Restore a folder that a killed process was replacing, and the files kept in it.
 
     Incomplete folders of killed processes beside it are removed.
-
-    Args:
-        path: Name of the folder.
-        own_names: See `check_folder`.
-
-    Raises:
-        OSError: If a file that is kept cannot be moved to the folder.
     """
     aside = sorted(path.parent.glob(f".old-[0-9]*-{path.name}"), key=os.path.getmtime)
     if aside and not path.exists():
@@ -554,11 +479,7 @@ def _names(folder):
 
 
 def _move(names, source, target):
-    """Move files from one folder to another; those that cannot be moved stay.
-
-    Raises:
-        OSError: That of the first file that stays, after the others were moved.
-    """
+    """Move files from one folder to another; those that cannot be moved stay."""
     errors = []
     for name in sorted(names):
         try:
@@ -594,10 +515,6 @@ def to_json(value, **layout):
 
     Characters that UTF-8 cannot encode, and those that a terminal does not show, are
     escaped.
-
-    Args:
-        value: The value. File names may contain bytes that are not UTF-8.
-        **layout: Options of `json.dumps`.
     """
     text = json.dumps(value, ensure_ascii=False, **layout)
     text = text.translate(_ESCAPED)
@@ -624,15 +541,7 @@ def read_json(path):
 
 
 def parse_json(text, **options):
-    """Return the value of a text in JSON, a string or bytes.
-
-    Args:
-        text: The text.
-        **options: Those of `json.loads`.
-
-    Raises:
-        ValueError: If it is not JSON, or nested more deeply than Python can read.
-    """
+    """Return the value of a text in JSON, a string or bytes."""
     try:
         return json.loads(text, **options)
     except RecursionError:
@@ -727,10 +636,6 @@ def locked(folder):
     file system without locks, nothing is locked. At the end the lock is removed, and so
     is an empty folder. A killed process leaves an empty file, the lock, which the next
     one takes and removes.
-
-    Raises:
-        UserError: If another process has the lock.
-        OSError: If the lock cannot be created.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -746,10 +651,6 @@ def locked_file(path):
     """Lock a file against other processes, by a hidden file beside it; see `locked`.
 
     The file itself may be replaced, and need not exist. Links are followed.
-
-    Raises:
-        UserError: If another process has the lock.
-        OSError: If the lock cannot be created.
     """
     target = resolved(path)
     name = target.name

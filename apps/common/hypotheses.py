@@ -41,9 +41,6 @@ def hypotheses(outputs, n_best=1):
         outputs: Dict of arrays, the result of a beam search.
         n_best: Maximum number of hypotheses of a row. A row has fewer where the search
             found fewer, but always one.
-
-    Raises:
-        UserError: If a row has no hypothesis, because the model computes NaN.
     """
     outputs = {name: np.asarray(values) for name, values in outputs.items()}
     # A search without a possible hypothesis returns -1e9; in LiteRT files of earlier
@@ -71,12 +68,7 @@ def hypotheses(outputs, n_best=1):
 
 
 def check_n_best(n_best, search):
-    """Raise a `UserError` if `n_best` exceeds the beam width, or is below 1.
-
-    Args:
-        n_best: Number of hypotheses.
-        search: Dict of the options of the beam search.
-    """
+    """Raise a `UserError` if `n_best` exceeds the beam width, or is below 1."""
     beam_size = search["beam_size"]
     if not 1 <= n_best <= beam_size:
         raise UserError(

@@ -68,15 +68,7 @@ class ModelFile:
 
 
 def write_model_file(path, model, *, kind, metadata, files):
-    """Write a LiteRT model with its metadata, atomically.
-
-    Args:
-        path: Name of the file.
-        model: Bytes of the model.
-        kind: Kind of program that it is for, such as `"captioner"`.
-        metadata: Dict that JSON can hold.
-        files: Dict from names to bytes.
-    """
+    """Write a LiteRT model with its metadata, atomically."""
     header = Header(VERSION, kind, len(model), zlib.crc32(model))
     metadata = {**dataclasses.asdict(header), **metadata}
     contents = {METADATA: to_json(metadata, indent=2).encode(), **files}
@@ -89,16 +81,7 @@ def write_model_file(path, model, *, kind, metadata, files):
 
 
 def update_metadata(path, kind, entries):
-    """Replace some entries of the metadata of a LiteRT file.
-
-    Args:
-        path: Name of the file.
-        kind: The expected kind, such as `"captioner"`.
-        entries: Dict that JSON can hold.
-
-    Raises:
-        UserError: As of `read_model_file`.
-    """
+    """Replace some entries of the metadata of a LiteRT file."""
     file = read_model_file(path, kind)
     write_model_file(
         path,
@@ -112,16 +95,8 @@ def update_metadata(path, kind, entries):
 def read_model_file(path, kind):
     """Read the metadata of a LiteRT file, and check that the model is complete.
 
-    Args:
-        path: Name of the file.
-        kind: The expected kind, such as `"captioner"`.
-
     Returns:
         A `ModelFile`.
-
-    Raises:
-        UserError: If it is missing, is no LiteRT model, has no metadata of this kind or
-            those of a later version, or is damaged. Nothing of it is executed.
     """
     path = Path(path)
     if not path.is_file():
@@ -180,13 +155,6 @@ class Runtime:
     An interpreter runs one call at a time. A plain call uses all threads, and waits for
     other plain calls. `in_parallel` runs calls concurrently, each with its own
     interpreter and one thread.
-
-    Args:
-        path: Name of a checked LiteRT file.
-        threads: Number of threads; by default one per processor.
-
-    Raises:
-        UserError: If the package of LiteRT is not installed.
     """
 
     def __init__(self, path, threads=None):
@@ -287,17 +255,7 @@ class LiteTask(Described):
             raise UserError(f"model must be an object. Received: {self.options!r:.60}")
 
     def _run_search(self, run, signature, n_best, **inputs):
-        """Run a search on one input, and return its best hypotheses, best first.
-
-        Args:
-            run: The runtime, or its `in_parallel`.
-            signature: Name of the signature.
-            n_best: Maximum number of hypotheses.
-            **inputs: Arrays of one row.
-
-        Raises:
-            UserError: If the vocabulary does not fit the model.
-        """
+        """Run a search on one input, and return its best hypotheses, best first."""
         (best,) = hypotheses(run(signature, **inputs), n_best)
         largest = max(hypothesis.token_ids.max() for hypothesis in best)
         if largest >= len(self.tokenizer) + self.extra_ids:

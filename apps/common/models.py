@@ -39,11 +39,6 @@ SUMS = "SHA256SUMS"
 def write_sealed(path, value, files=()):
     """Write a dict as JSON, with digests.
 
-    Args:
-        path: Name of the file.
-        value: The dict.
-        files: Names of other files of its folder.
-
     Returns:
         The dict that was written.
     """
@@ -57,12 +52,7 @@ def write_sealed(path, value, files=()):
 
 
 def update_sealed(path, entries):
-    """Replace some entries of a JSON file; those of the digests of files stay.
-
-    Args:
-        path: Name of the file.
-        entries: Dict that JSON can hold.
-    """
+    """Replace some entries of a JSON file; those of the digests of files stay."""
     content = {**read_sealed(path), **entries}
     content.pop(DIGEST_KEY, None)
     content[DIGEST_KEY] = _digest(content)
@@ -70,12 +60,7 @@ def update_sealed(path, entries):
 
 
 def read_sealed(path):
-    """Return the dict of a JSON file.
-
-    Raises:
-        UserError: If it is not a JSON object, or differs from its digest. A file
-            without a digest, from an earlier version, is not checked.
-    """
+    """Return the dict of a JSON file."""
     try:
         content = read_json(path)
     except UserError:
@@ -98,15 +83,8 @@ def read_sealed(path):
 def check_file_digest(content, path):
     """Compare a file with its digest.
 
-    Args:
-        content: The dict of a JSON file in the same folder.
-        path: Name of the file.
-
     Returns:
         Whether there is a digest of the file.
-
-    Raises:
-        UserError: If the file differs from its digest.
     """
     digests = content.get(FILE_DIGESTS_KEY, {})
     if path.name not in digests:
@@ -142,11 +120,7 @@ def summed_names(folder):
 
 
 def short_digest(value):
-    """Return a short digest of a value, for comparison and for messages.
-
-    Args:
-        value: Bytes, or a value that JSON can hold.
-    """
+    """Return a short digest of a value, for comparison and for messages."""
     text = json.dumps(value, sort_keys=True, default=repr)
     return f"digest {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -187,9 +161,6 @@ def find_preset(name_or_path, presets):
 
     Returns:
         A `pathlib.Path` of an existing folder.
-
-    Raises:
-        UserError: If there is neither such a preset nor such a folder.
     """
     check_local(name_or_path)
     path = expanded(name_or_path)
@@ -221,15 +192,6 @@ def member_names(name_or_path, *, presets, noun):
 
     An ensemble is a name such as `"a+b"`, or a folder whose configuration lists the
     names of its models. These are presets, or folders inside this folder.
-
-    Args:
-        name_or_path: See `find_preset`.
-        presets: Folder of the shipped presets.
-        noun: See `loading`.
-
-    Raises:
-        UserError: If there is no such preset or folder, its configuration cannot be
-            read, or there are more than `MAX_MEMBERS`.
     """
     names = split_names(name_or_path)
     _check_count(names)
@@ -257,11 +219,7 @@ def _check_count(names):
 
 
 def _member(folder, name, presets):
-    """Return the path of a model inside the folder of an ensemble, or a preset's name.
-
-    Raises:
-        UserError: If there is neither.
-    """
+    """Return the path of a member inside the folder of an ensemble, or its preset."""
     inside = folder / name
     if resolved(inside).is_relative_to(resolved(folder)) and inside.is_dir():
         return str(inside)
@@ -282,11 +240,7 @@ def _listed_members(folder):
 
 
 def find_litert(name_or_path, presets):
-    """Return the path of a `.tflite` file, or of that of a preset or a folder.
-
-    Raises:
-        UserError: If there is none.
-    """
+    """Return the path of a `.tflite` file, or of that of a preset or a folder."""
     path = expanded(name_or_path)
     if is_litert(path):
         return path
@@ -307,17 +261,7 @@ _ERRORS = (OSError, ValueError, RuntimeError, MemoryError)
 
 @contextlib.contextmanager
 def loading(model, noun):
-    """Replace errors of loading a model by a `UserError` that names the model.
-
-    Args:
-        model: The folder or file that is read.
-        noun: Word for the expected kind of model, such as `"captioner"`.
-
-    Raises:
-        UserError: Instead of an error of reading a model, or of building it from what
-            was read.
-        SizeLimitError: If a file exceeds the limit of reading.
-    """
+    """Replace errors of loading a model by a `UserError` that names the model."""
     try:
         yield
     except SizeLimitError:
@@ -352,10 +296,6 @@ def read_config(name_or_path, *, presets, kind, noun):
         presets: Folder of the shipped presets.
         kind: The dataclass of the configuration.
         noun: See `loading`.
-
-    Raises:
-        UserError: If there is no such preset or folder, or its configuration is
-            incomplete or of another kind of model.
     """
     first, *_ = member_names(name_or_path, presets=presets, noun=noun)
     return read_folder_config(find_preset(first, presets), kind=kind, noun=noun)

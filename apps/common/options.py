@@ -94,10 +94,6 @@ def from_json(kind, options):
         kind: The dataclass. Its fields are bools, numbers, strings, `Literal`s of
             strings, lists, dicts from strings, and unions of them.
         options: The dict. Fields with a default may be omitted.
-
-    Raises:
-        UserError: If an option is missing, unknown, of another type, or out of its
-            range.
     """
     if not isinstance(options, dict):
         raise UserError(f"expected an object with options. Received: {options!r:.60}")
@@ -170,10 +166,6 @@ def replaced(model, changes, runtime_options):
         changes: Dict from names of options to values, which may be NumPy scalars; those
             that are `None` are not given.
         runtime_options: Names of the options that do not change its weights.
-
-    Raises:
-        UserError: If there is no such option, it would change the weights, or its value
-            is invalid.
     """
     given = {}
     for name, value in changes.items():
@@ -240,10 +232,6 @@ def parsed(commands, argv, read_config, **program):
         read_config: Function from the name of a preset to the configuration of its
             model.
         **program: `prog` and `description`, as for `tyro.cli`.
-
-    Raises:
-        UserError: If a number is out of its range, or an option of the search or of the
-            runtime has no effect.
     """
 
     def parse(commands):

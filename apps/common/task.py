@@ -321,13 +321,6 @@ def average_models(folders, load):
 
     It has the options of the first one. Options on which the weights do not depend may
     differ.
-
-    Args:
-        folders: Folders of the models.
-        load: Function from a folder to a `Task`.
-
-    Raises:
-        UserError: If there are no folders, or the models differ in their `identity`.
     """
     if not folders:
         raise UserError("expected at least one folder of a model. Received: none")
@@ -370,13 +363,6 @@ def convert(folder, task):
 
     The numbers stay as they are. The old file is removed last, so that a conversion
     that was interrupted can be repeated.
-
-    Args:
-        folder: Folder of the model.
-        task: Subclass of `Task`.
-
-    Raises:
-        UserError: If the folder has no model with the weights of version 0.1.
     """
     folder = expanded(folder)
     old = folder / OLD_WEIGHTS

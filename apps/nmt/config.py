@@ -178,11 +178,7 @@ class ModelConfig:
         return self.max_length // 2 if self.copy else 0
 
     def fewest_weights(self, vocabulary_size):
-        """Return a lower bound of the number of weights, without building them.
-
-        Raises:
-            UserError: If an option is None: the configuration is incomplete.
-        """
+        """Return a lower bound of the number of weights, without building them."""
         sizes = dataclasses.asdict(self)
         missing = [x for x in RECIPES[self.attention] if sizes.get(x, 0) is None]
         if missing:

@@ -13,9 +13,6 @@ FEW_KANA = 0.1
 def tokenizer_for(texts):
     """Return the name of the sacrebleu tokenizer for a language.
 
-    Args:
-        texts: List of strings, all of this language.
-
     Returns:
         `"zh"` if most letters are Han and few are kana: every Han character is a word.
         `"char"` if most are of other scripts without spaces between words, such as
@@ -41,9 +38,6 @@ def has_four_words(references):
 
 def translation_scores(translations, references):
     """Return corpus scores of translations with one reference each.
-
-    Args:
-        translations, references: Lists of plain strings, not split into tokens.
 
     Returns:
         Dict of figures in percent, `"bleu"`, `"bleu-lc"`, `"chrf"` and `"chrf-lc"`
@@ -99,10 +93,6 @@ def alignment_error_rate(alignments, references):
 
 def bleu_by_length(sources, translations, references, parts=4):
     """Return lower-cased BLEU by the length of the source sentences.
-
-    Args:
-        sources, translations, references: Lists of plain strings.
-        parts: Number of parts of about equally many sentences.
 
     Returns:
         List of tuples, one for each part: the lengths of its shortest and longest

@@ -68,9 +68,6 @@ class Subwords(StoredTokenizer):
     A character that was not in the training text becomes its UTF-8 bytes, so there are
     no unknown tokens, and `decode(encode(text)) == clean(text)`.
 
-    Args:
-        model: The bytes of a SentencePiece model.
-
     Attributes:
         model: The same.
         pieces: The subwords in the order of their ids.
@@ -127,10 +124,6 @@ class Subwords(StoredTokenizer):
             size: Vocabulary size; smaller if the text has fewer subwords.
             character_coverage: Share of the characters of the text that get a subword
                 of their own.
-
-        Raises:
-            UserError: If there are more characters than `size` has room for, or
-                SentencePiece rejects an option.
         """
         import sentencepiece
 
@@ -205,11 +198,6 @@ class Subwords(StoredTokenizer):
 
     def encode_all(self, texts, *, dropout=0.0, seed=0):
         """Return the token ids of texts, each ending with END.
-
-        Args:
-            texts: Clean strings, which are cut to `MAX_CHARACTERS`.
-            dropout: BPE-dropout: probability that a merge of two subwords is skipped.
-            seed: Random seed of the BPE-dropout.
 
         Reference:
             [Provilkov et al., 2020](https://arxiv.org/abs/1910.13267), section 3.1.
@@ -351,9 +339,6 @@ def _fields(message):
     """Yield the number and the content of each field of a message in Protocol Buffers.
 
     The content of a number is `b""`.
-
-    Raises:
-        ValueError: If it is no such message.
     """
     place = 0
     while place < len(message):

@@ -378,19 +378,7 @@ class BaseTranslator:
         places=(),
         sampling=None,
     ):
-        """Return the best hypotheses of each sentence of a batch, best first.
-
-        Args:
-            token_ids: Lists of token ids.
-            batch_size: Maximum number of sentences of a batch.
-            n_best: Maximum number of hypotheses of a sentence.
-            search: All options of the beam search.
-            phrases: For each sentence, the phrases that its translations contain.
-            places: For each of its phrases, the places of the tokens that it
-                translates.
-            sampling: Pair of the `SamplingConfig` and the seed of this batch, to draw
-                `n_best` hypotheses instead.
-        """
+        """Return the best hypotheses of each sentence of a batch, best first."""
         raise NotImplementedError
 
     def max_target_length(self, length, max_length_ratio=None):
@@ -451,12 +439,7 @@ class BaseTranslator:
 
 
 def _joined_best(ranked, n_best):
-    """Return the best translations of a text from those of its sentences, best first.
-
-    Args:
-        ranked: For each sentence, the list of its translations, best first.
-        n_best: Maximum number of translations.
-    """
+    """Return the best translations of a text, from those of its sentences."""
     best = [()]
     for translations in ranked:
         longer = [

@@ -37,9 +37,6 @@ def cluster(address=None):
     Args:
         address: Address of the cluster, or `"auto"`; by default a cluster is started
             on this machine, and stopped at the end.
-
-    Raises:
-        UserError: If Ray is not installed, or there is no such cluster.
     """
     # Ray reads this variable when it is imported.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -76,9 +73,6 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
 
     Returns:
         The `Totals`.
-
-    Raises:
-        UserError: If the inputs cannot be read, a part cannot be written, or Ray fails.
     """
     with cluster(config.address) as ray:
         context = require("ray.data").DataContext.get_current()
@@ -164,12 +158,7 @@ def _errors_of(ray):
 
 
 def check_options(config, excluded):
-    """Raise a `UserError` for options that `--engine ray` does not support.
-
-    Args:
-        config: The options of the command.
-        excluded: Names of the unsupported options, which must have their defaults.
-    """
+    """Raise a `UserError` for options that `--engine ray` does not support."""
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for name in excluded:
         value = getattr(config, name)

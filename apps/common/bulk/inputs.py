@@ -28,16 +28,7 @@ IO_CPUS = 0.1
 
 
 def found_files(filesystem, folders, suffixes):
-    """Return the paths of the files in folders, recursively.
-
-    Args:
-        filesystem: The `pyarrow.fs.FileSystem`.
-        folders: Paths of folders or files; a file is kept, even if it is missing.
-        suffixes: Set of suffixes in lower case.
-
-    Raises:
-        UserError: If a folder contains no such file.
-    """
+    """Return the paths of the files in folders, recursively."""
     fs = require("pyarrow.fs")
     found = []
     for info, path in zip(filesystem.get_file_info(folders), folders, strict=True):
@@ -62,12 +53,7 @@ def found_files(filesystem, folders, suffixes):
 
 
 def from_names(ids, values, finished):
-    """Return a dataset of values, such as names of files.
-
-    Args:
-        ids, values: Lists of strings.
-        finished: Sorted digests of the ids to leave out.
-    """
+    """Return a dataset of values, such as names of files."""
     pa, data = require("pyarrow"), require("ray.data")
     table = pa.table({"id": pa.array(ids), "value": pa.array(values)})
     table = table.filter(pa.array(is_missing(ids, finished)))
@@ -86,9 +72,6 @@ def from_parquet(filesystem, paths, column, id_column, finished):
             as in Hugging Face's image datasets.
         id_column: Column of the ids.
         finished: Sorted digests of the ids to leave out.
-
-    Raises:
-        UserError: If the first file that can be read lacks a column.
     """
     paths = found_files(filesystem, paths, {".parquet"})
     read = functools.partial(
@@ -130,11 +113,6 @@ def from_shards(filesystem, paths, suffixes, finished):
 
     The id of an image is the path of its shard, a slash, and its key. A shard that is
     damaged gives a row with its path as the id, and the error.
-
-    Args:
-        filesystem, paths: File system, and paths of the shards.
-        suffixes: Set of image suffixes.
-        finished: Sorted digests of the ids to leave out.
     """
     read = functools.partial(_images_of_shard, filesystem=filesystem, suffixes=suffixes)
     return _from_files(paths, read, finished)
@@ -160,13 +138,7 @@ def _images_of_shard(path, *, filesystem, suffixes):
 
 
 def _from_files(paths, read, finished):
-    """Return a dataset of the rows of files, one file a task.
-
-    Args:
-        paths: Their paths.
-        read: Function from a path to an iterator of tables of ids and values.
-        finished: Sorted digests of the ids to leave out.
-    """
+    """Return a dataset of the rows of files, one file a task."""
     pa, data = require("pyarrow"), require("ray.data")
     table = pa.table({"path": pa.array(paths, pa.string())})
     blocks = [table.slice(i, 1) for i in range(len(table))]

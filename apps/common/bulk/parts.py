@@ -21,14 +21,7 @@ _URI = re.compile("([a-z][a-z0-9+.-]+):/+", re.IGNORECASE)
 
 
 def located(path):
-    """Return the `pyarrow.fs.FileSystem` of a path or URI, and the path inside it.
-
-    Args:
-        path: String or `pathlib.Path`, such as `photos` or `s3://bucket/photos`.
-
-    Raises:
-        UserError: If pyarrow is not installed, or has no such file system.
-    """
+    """Return the `pyarrow.fs.FileSystem` of a path or URI, and the path inside it."""
     fs = require("pyarrow.fs")
     uri = as_text(path)
     if not _URI.match(uri):
@@ -51,11 +44,7 @@ def as_text(path):
 
 
 def located_all(paths):
-    """Return the file system of several paths, and the paths inside it.
-
-    Raises:
-        UserError: If they are on different file systems.
-    """
+    """Return the file system of several paths, and the paths inside it."""
     places = [located(path) for path in paths]
     if any(filesystem != places[0][0] for filesystem, _ in places):
         raise UserError(
@@ -71,11 +60,7 @@ def is_local(path):
 
 
 def require(name):
-    """Import a module of Ray or pyarrow, which are optional.
-
-    Raises:
-        UserError: If it is not installed.
-    """
+    """Import a module of Ray or pyarrow, which are optional."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -96,13 +81,6 @@ class Parts:
 
     The name of a part is a digest of its ids. A part that is written again, after a
     process was killed, has the same name, so no row exists twice.
-
-    Args:
-        path: Path or URI of the folder. It ends in `.parquet` or `.jsonl`.
-        columns: Dict from the columns to their types; see `ModelBatch`.
-
-    Raises:
-        UserError: If the path has another suffix, or is a file.
     """
 
     def __init__(self, path, columns):
@@ -123,24 +101,13 @@ class Parts:
 
     @contextlib.contextmanager
     def locked(self):
-        """Lock the folder against other jobs. Only a local folder can be locked.
-
-        Raises:
-            UserError: If another job writes to it.
-        """
+        """Lock the folder against other jobs. Only a local folder can be locked."""
         local = isinstance(self.filesystem, require("pyarrow.fs").LocalFileSystem)
         with locked(Path(self.folder)) if local else contextlib.nullcontext():
             yield
 
     def begin(self, options):
-        """Create the folder, or check that its parts were written with these options.
-
-        Args:
-            options: Dict of the options on which the results depend.
-
-        Raises:
-            UserError: If they differ.
-        """
+        """Create the folder, or check that its parts have these options."""
         self.filesystem.create_dir(self.folder, recursive=True)
         name = f"{self.folder}/{OPTIONS}"
         options = json.loads(json.dumps(options))
@@ -233,11 +200,7 @@ class Parts:
         )
 
     def _read(self, name):
-        """Return the table of a part.
-
-        Raises:
-            UserError: If it cannot be read, or was written by another program.
-        """
+        """Return the table of a part."""
         try:
             return self._decode(name)
         # Readers of damaged files fail with many types of exceptions.
@@ -290,12 +253,7 @@ def digests(ids):
 
 
 def is_missing(ids, finished):
-    """Return a boolean array: which ids are not among the finished ones.
-
-    Args:
-        ids: The ids.
-        finished: Sorted digests of the finished ids.
-    """
+    """Return a boolean array: which ids are not among the finished ones."""
     wanted = digests(ids)
     if not len(finished):
         return np.ones(len(wanted), bool)

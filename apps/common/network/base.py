@@ -15,11 +15,7 @@ from keras_attention import Ban, ensemble_step
 
 
 def compiles(jit_compile):
-    """Return whether to compile: if requested, and always on JAX.
-
-    Raises:
-        UserError: If it is requested on PyTorch.
-    """
+    """Return whether to compile: if requested, and always on JAX."""
     backend = keras.backend.backend()
     if jit_compile and backend == "torch":
         raise UserError("jit_compile needs TensorFlow or JAX. Received: PyTorch")
@@ -28,11 +24,7 @@ def compiles(jit_compile):
 
 @contextlib.contextmanager
 def computing_in(precision):
-    """Set the precision of the layers that are created inside.
-
-    Args:
-        precision: Name of a Keras dtype policy; `None` for the current one.
-    """
+    """Set the precision of the layers that are created inside."""
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision or policy)
     try:
@@ -113,20 +105,11 @@ class DecoderNetwork(keras.Model):
         self.mean_loss = keras.metrics.Mean(name="loss")
 
     def begin(self, inputs, max_length):
-        """Return the memory of a search and its first state.
-
-        Args:
-            inputs: Dict of inputs, as for a call.
-            max_length: Maximum number of steps.
-        """
+        """Return the memory of a search and its first state."""
         raise NotImplementedError
 
     def step(self, token_ids, state, memory, **options):
         """Run one step of a search; see `keras_attention.beam_search`.
-
-        Args:
-            token_ids, state, memory: Last tokens, state and memory.
-            **options: Options of the search model.
 
         Returns:
             Log-probabilities `(B, K, N)`, the state, and the attention `(B, K, S)`.
@@ -239,11 +222,6 @@ class DeepOutput(keras.layers.Layer):
         hidden = max of pairs of (V E y[t-1] + U s + C c[t])              (maxout)
 
     The logits are its product with the word embeddings (tied weights).
-
-    Args:
-        units: Depth of the result, which for `"tanh"` is that of the embeddings.
-        kind: `"tanh"` or `"maxout"`.
-        dropout: Dropout rate of the result.
 
     Reference:
         [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.2.2;

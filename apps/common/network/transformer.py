@@ -44,9 +44,6 @@ class TransformerLayer(keras.layers.Layer):
         pre_norm: Whether layer normalisation comes before each sublayer (pre-norm)
             instead of after it (post-norm).
 
-    Raises:
-        UserError: If `depth` is not a multiple of `heads`.
-
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3;
     pre-norm: [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), section 3.
     """
@@ -211,9 +208,6 @@ class TransformerDecoder(keras.layers.Layer):
     Returns:
         outputs: `(B * K, T, E)`.
         weights: `(B, K * T, S)`; only if `return_weights`.
-
-    Raises:
-        UserError: If `alignment_layer` is larger than `layers`.
     """
 
     def __init__(

@@ -25,16 +25,7 @@ HEADER = 128
 
 
 def check_weights(path, fewest=0):
-    """Check the weights of a model before a network is built for them.
-
-    Args:
-        path: Name of the file.
-        fewest: Lower bound of the number of weights that the configuration describes.
-
-    Raises:
-        UserError: If the file is damaged, has fewer weights, or exceeds the limit of
-            reading.
-    """
+    """Check the weights of a model before a network is built for them."""
     check_input(path)
     check_bytes(path.stat().st_size, path)
     with errors_of(path), zipfile.ZipFile(path) as archive:
@@ -78,11 +69,7 @@ def save_model(network, path, *, rounded=True):
 
 
 def load_model(network, path):
-    """Load what `save_model` wrote into a built network.
-
-    Raises:
-        UserError: If the file is damaged, or its weights do not fit.
-    """
+    """Load what `save_model` wrote into a built network."""
     _read(model_weights(network), path, half=True)
 
 

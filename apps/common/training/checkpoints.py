@@ -95,9 +95,6 @@ class Checkpoints:
 
     Attributes:
         resumed: Whether the folder holds an earlier run of the training.
-
-    Raises:
-        UserError: If the folder holds another training, or no checkpoint is intact.
     """
 
     def __init__(self, directory, config):
@@ -113,11 +110,7 @@ class Checkpoints:
         self._config = config
 
     def restore(self, model):
-        """Load the last state of the current phase, or record its first.
-
-        Args:
-            model: A compiled model.
-        """
+        """Load the last state of the current phase, or record its first."""
         model.optimizer.build(model.trainable_variables)
         try:
             self._load(model)

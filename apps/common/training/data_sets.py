@@ -10,12 +10,7 @@ MIN_VALIDATION = 100
 
 
 def check_data_sets(data, weights):
-    """Raise a `UserError` unless there are data sets, each with a positive weight.
-
-    Args:
-        data: Paths of the data sets, absolute and without links.
-        weights: Their weights; empty for 1 each.
-    """
+    """Raise a `UserError` unless there are data sets, each with a positive weight."""
     if not data:
         raise UserError("expected a data set: --data. Received: none")
     twice = [
@@ -81,11 +76,7 @@ class Mixture:
         return [examples[end - size : end] for end, size in pairs]
 
     def draw(self, random):
-        """Return the numbers of the examples of an epoch, shuffled.
-
-        Args:
-            random: The `numpy.random.Generator` of the epoch.
-        """
+        """Return the numbers of the examples of an epoch, shuffled."""
         first, drawn = 0, []
         for size, count in zip(self._sizes, self._counts, strict=True):
             examples = np.arange(first, first + size)
@@ -99,9 +90,6 @@ class Mixture:
 
 def combined_scores(scores):
     """Return the mean of each metric over the data sets, and the metrics of each.
-
-    Args:
-        scores: Dict from the name of each data set to a dict of its metrics.
 
     Returns:
         The metrics of a single data set. For several, the mean of every metric that all
@@ -127,12 +115,7 @@ def combined_scores(scores):
 
 
 def formatted_scores(scores, digits=1):
-    """Return metrics as text, one line for each data set.
-
-    Args:
-        scores: As for `combined_scores`.
-        digits: Number of decimals.
-    """
+    """Return metrics as text, one line for each data set."""
     rows = dict(scores)
     if len(rows) > 1:
         combined = combined_scores(scores)

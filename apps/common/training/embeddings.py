@@ -18,33 +18,14 @@ def check_embeddings(config):
 
 
 def load_embeddings(path, words, network):
-    """Set the embeddings of a network to the word vectors of its vocabulary.
-
-    Args:
-        path: The file.
-        words: The vocabulary.
-        network: Keras model with an `embedding`.
-
-    Raises:
-        UserError: If the file cannot be read, or has no vector for any word.
-    """
+    """Set the embeddings of a network to the word vectors of its vocabulary."""
     loaded = read_vectors(path, words, network.embedding.output_dim)
     report_found(path, loaded.found, loaded.repeated, "words")
     set_embeddings(network.embedding.embeddings, loaded.vectors, loaded.found)
 
 
 def read_vectors(path, words, dimension):
-    """Return the `WordVectors` of words in a file, which is read line by line.
-
-    Args:
-        path: The file.
-        words: List of strings.
-        dimension: Depth of the embeddings.
-
-    Raises:
-        UserError: If the file is not of the format of GloVe, word2vec and fastText, or
-            its vectors have another dimension.
-    """
+    """Return the `WordVectors` of words in a file, which is read line by line."""
     try:
         with opened(path) as stream:
             lines = utf8_lines(stream, path)
@@ -82,9 +63,6 @@ def report_found(path, found, repeated, noun):
         found: Boolean array `(words,)`.
         repeated: Number of repeated lines; see `WordVectors`.
         noun: Name of the words.
-
-    Raises:
-        UserError: If no word has a vector.
     """
     if not found.any():
         raise UserError(f"{path} has no vector for any of the {len(found):,} {noun}")

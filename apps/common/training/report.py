@@ -1,8 +1,10 @@
 """The report of a training: curves, samples and options in one HTML file."""
 
 import html
+import io
 import itertools
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -30,10 +32,6 @@ def best_of(history, rank):
     """Return the index of the best metrics: of equals, the latest.
 
     The metrics of a preset, which come first, must be exceeded.
-
-    Args:
-        history: List of dicts of metrics, not empty.
-        rank: Function from metrics to a value that is larger for better ones.
     """
     ranks = [rank(metrics) for metrics in history]
     best = max(ranks)
@@ -42,14 +40,17 @@ def best_of(history, rank):
     return len(ranks) - 1 - ranks[::-1].index(best)
 
 
-# Size of a chart, and the margins of its labels.
-WIDTH, HEIGHT = 300, 180
-
-LEFT, RIGHT, TOP, BOTTOM = 42, 10, 14, 24
-# Maximum number of labelled epochs.
-MAX_LABELS = 8
 # Beyond this number of epochs, a chart has no dots.
 MAX_DOTS = 80
+# Colours in the charts of Matplotlib, and those of the style sheet in place of them.
+LABEL, GRID, MARK = "#010101", "#020202", "#030303"
+PHASES = [f"#0{number}0000" for number in range(1, 5)]
+COLOURS = {
+    LABEL: "var(--dim)",
+    GRID: "var(--line)",
+    MARK: "var(--text)",
+    **{colour: f"var(--phase-{number})" for number, colour in enumerate(PHASES)},
+}
 
 
 def chart(title, values, phases, labels, *, marked=None):
@@ -65,102 +66,65 @@ def chart(title, values, phases, labels, *, marked=None):
     known = [value for value in values if value is not None]
     if not known:
         return ""
-    ticks = _ticks(min(known), max(known))
-    low, high = min(ticks[0], *known), max(ticks[-1], *known)
-    xs = [
-        LEFT + (i + 0.5) * (WIDTH - LEFT - RIGHT) / len(values)
-        for i in range(len(values))
-    ]
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    def y_of(value):
-        share = (value - low) / (high - low)
-        return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
-
-    parts = [_bands(phases, len(values))]
-    parts += [_grid_line(y_of(tick), _number(tick)) for tick in ticks]
-    parts += [
-        f'<text x="{xs[i]:.1f}" y="{HEIGHT - 7}" text-anchor="middle">'
-        f"{html.escape(labels[i])}</text>"
-        for i in _labelled(labels)
-    ]
-    for number, (first, end) in enumerate(phases):
-        points = [
-            (xs[i], y_of(values[i]), labels[i] or "average", values[i])
-            for i in range(first, end)
-            if values[i] is not None
-        ]
-        parts.append(_line(points, number, dots=len(values) <= MAX_DOTS))
-    note = ""
-    if marked is not None:
-        parts.append(
-            f'<circle class="mark" cx="{xs[marked]:.1f}" '
-            f'cy="{y_of(values[marked]):.1f}" r="5"/>'
+    options = {"svg.fonttype": "none", "svg.hashsalt": title, "svg.id": None}
+    options |= {"axes.edgecolor": GRID, "grid.color": GRID, "font.family": "sans-serif"}
+    options |= dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), LABEL)
+    with rc_context(options):
+        figure = Figure((3.4, 2), layout="constrained")
+        axes = figure.subplots()
+        values = [math.nan if value is None else value for value in values]
+        for number, (first, end) in enumerate(phases):
+            colour = PHASES[number % len(PHASES)]
+            axes.axvspan(first - 0.5, end - 0.5, color=colour, alpha=0.07, lw=0)
+            marker = "o" if len(values) <= MAX_DOTS or end - first == 1 else None
+            axes.plot(
+                range(first, end), values[first:end], color=colour, marker=marker, ms=4
+            )
+        note = ""
+        if marked is not None:
+            axes.plot(marked, values[marked], "o", mec=MARK, mfc="none", ms=9)
+            note = f" <span>best: {_number(values[marked])}</span>"
+        axes.yaxis.set_major_locator(MaxNLocator(4, steps=(1, 2, 5, 10)))
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
+        known_labels = dict(enumerate(labels))
+        axes.xaxis.set_major_formatter(
+            FuncFormatter(lambda place, _: known_labels.get(round(place), ""))
         )
-        note = f" <span>best: {_number(values[marked])}</span>"
+        # With a smaller span, the chart would show noise.
+        low, high = min(known), max(known)
+        span = max(0.01, 0.02 * max(abs(low), abs(high))) - (high - low)
+        if span > 0:
+            axes.set_ylim(low - span / 2, high + span / 2)
+        axes.set_xlim(-0.5, len(values) - 0.5)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(length=0, labelsize=8)
+        axes.grid(axis="y")
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
     summary = f"{title}: first {_number(known[0])}, last {_number(known[-1])}"
+    svg = stream.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(
+        r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL
+    )
+    svg = re.sub("font-family: [^;]*;", "font-family: inherit;", svg)
+    svg = re.sub("|".join(COLOURS), lambda match: COLOURS[match[0]], svg)
+    svg = svg.replace(
+        "<svg ", f'<svg role="img" aria-label="{html.escape(summary)}" ', 1
+    )
     return (
         f'<figure class="chart"><figcaption>{html.escape(title)}{note}</figcaption>'
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{html.escape(summary)}">{"".join(parts)}</svg></figure>'
+        f"{svg}</figure>"
     )
-
-
-def _bands(phases, count):
-    """Return a background for each phase."""
-    slot = (WIDTH - LEFT - RIGHT) / count
-    return "".join(
-        f'<rect class="band phase-{number % 4}" x="{LEFT + first * slot:.1f}" '
-        f'y="{TOP}" width="{(end - first) * slot:.1f}" '
-        f'height="{HEIGHT - TOP - BOTTOM}"/>'
-        for number, (first, end) in enumerate(phases)
-    )
-
-
-def _grid_line(y, label):
-    return (
-        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" '
-        f'y2="{y:.1f}"/><text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">'
-        f"{label}</text>"
-    )
-
-
-def _line(points, number, *, dots):
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y, *_ in points)
-    circles = [
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{html.escape(label)}: '
-        f"{_number(value)}</title></circle>"
-        for x, y, label, value in points
-        if dots or len(points) == 1
-    ]
-    return (
-        f'<g class="phase-{number % 4}"><polyline points="{line}"/>'
-        f"{''.join(circles)}</g>"
-    )
-
-
-def _labelled(labels):
-    """Return the indices of the epochs whose labels fit the axis."""
-    every = max(math.ceil(len(labels) / MAX_LABELS), 1)
-    return [i for i in range(0, len(labels), every) if labels[i]]
-
-
-def _ticks(low, high):
-    """Return about four round numbers that enclose a range."""
-    # With a smaller span, the chart would show noise, and labels would be equal.
-    span = max(high - low, 0.02 * max(abs(low), abs(high)), 0.01)
-    magnitude = 10.0 ** math.floor(math.log10(span / 3))
-    step = next(x * magnitude for x in (1, 2, 5, 10) if span / (x * magnitude) <= 3.5)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    # If all values are equal, the axis still needs two ticks.
-    last = max(last, first + 1)
-    return [i * step for i in range(first, last + 1)]
 
 
 def _number(value):
     """Format a number with three significant digits, and from 100 on as an integer."""
-    if abs(value) >= 100:
-        return f"{value:.0f}"
-    return f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 # The report in the output of a training, and its data in the checkpoints.
@@ -206,9 +170,6 @@ class Samples:
     """Fixed validation examples, and the latest output for each.
 
     Subclasses implement `head` and `figure`. An output has a `text`, and `unsure`.
-
-    Args:
-        examples: All validation examples; a few of them, evenly spaced, are samples.
     """
 
     def __init__(self, examples):
@@ -290,12 +251,7 @@ class Report:
         self._epochs = self._heads = None
 
     def add_epoch(self, phase, metrics):
-        """Add an epoch, or another model that was validated, and write the report.
-
-        Args:
-            phase: Title of the phase.
-            metrics: Dict of metrics, which the progress does not yet contain.
-        """
+        """Add an epoch, or another model that was validated, and write the report."""
         try:
             on_first_host(self._add_epoch, phase, metrics)
         # A training that took hours must not end because of its report.

@@ -80,12 +80,7 @@ class SaveEveryEpoch(keras.callbacks.Callback):
 
 
 class ReportEveryEpoch(keras.callbacks.Callback):
-    """Add every epoch to the `Report` of the training. Must follow the validation.
-
-    Args:
-        report: The `Report`.
-        phase: Title of the phase.
-    """
+    """Add every epoch to the `Report` of the training. Must follow the validation."""
 
     def __init__(self, report, phase):
         super().__init__()
@@ -207,11 +202,7 @@ def is_begun(output):
 
 
 def check_epochs(*epochs):
-    """Raise a `UserError` if no phase of a training has an epoch.
-
-    Args:
-        *epochs: Number of epochs of each phase.
-    """
+    """Raise a `UserError` if no phase of a training has an epoch."""
     if not any(epochs):
         raise UserError(
             "expected at least one epoch in one of the phases. Received: 0 in each"
@@ -285,10 +276,6 @@ class Runner:
 
         A training from a preset begins with the metrics of the preset as epoch 0, and
         the preset is the best model until an epoch exceeds it.
-
-        Args:
-            phases: Functions without arguments.
-            validate: Function without arguments that returns a dict of metrics.
         """
         if self.config.from_preset and self.progress == Progress():
             self._begin(validate)
@@ -320,16 +307,7 @@ class Runner:
         on_first_host(save, self.best, training=self.options, **metadata)
 
     def fit(self, title, batches, validate, *, epochs, schedule, ema_momentum):
-        """Train for the remaining epochs of a phase.
-
-        Args:
-            title: Title of the phase, which is printed and reported.
-            batches: A `PyDataset`, or a `SelfCritical` training.
-            validate: Function without arguments that returns a dict of metrics.
-            epochs: Epochs of the phase.
-            schedule: Learning rate, or its schedule.
-            ema_momentum: Momentum of the moving average of the weights; 0 for none.
-        """
+        """Train for the remaining epochs of a phase."""
         self._compile(schedule, ema_momentum)
         callbacks = self._callbacks(title, lambda: broadcast_metrics(validate()))
         if callbacks is None:
@@ -381,11 +359,7 @@ class Runner:
         return callbacks
 
     def _report_best(self):
-        """Print the folder of the best model.
-
-        Raises:
-            UserError: If the model is no longer there.
-        """
+        """Print the folder of the best model."""
         if not holds(self.best, MODEL_FILES):
             raise UserError(
                 "the training is finished, but its best model is no longer in "

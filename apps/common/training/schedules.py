@@ -13,11 +13,6 @@ def ema_momentum(chosen, steps_per_epoch, longest):
 
     By default it averages over two epochs, but at most `longest` steps: in a short
     training, a longer average would still contain the first steps.
-
-    Args:
-        chosen: The momentum that the user chose, or `None`.
-        steps_per_epoch: Training steps of an epoch.
-        longest: Maximum number of steps over which the EMA averages.
     """
     if chosen is not None:
         return chosen
@@ -28,19 +23,11 @@ def ema_momentum(chosen, steps_per_epoch, longest):
 class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     """Learning-rate schedule: linear warm-up to a peak, then constant or decaying.
 
-        rate[t] = start + (peak - start) t / warm_up                        before
-        rate[t] = peak                                                  (constant)
-        rate[t] = peak * sqrt(warm_up / t)                   (inverse-square-root)
-        rate[t] = peak * (1 + cos(pi (t - warm_up) / (steps - warm_up))) / 2
-                                                                          (cosine)
-
-    Args:
-        kind: `"constant"`, `"inverse-square-root"` or `"cosine"`.
-        peak: Peak learning rate.
-        warm_up: Steps of the warm-up.
-        steps: Steps of the training.
-        start: Rate at `t = 0`.
-        first: The `t` of the first step, 0 or 1.
+    rate[t] = start + (peak - start) t / warm_up                        before
+    rate[t] = peak                                                  (constant)
+    rate[t] = peak * sqrt(warm_up / t)                   (inverse-square-root)
+    rate[t] = peak * (1 + cos(pi (t - warm_up) / (steps - warm_up))) / 2
+                                                                      (cosine)
     """
 
     def __init__(self, kind, peak, warm_up, steps, start=0.0, first=1):
@@ -77,12 +64,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def check_sampling(config, *, recurrent):
-    """Raise a `UserError` if a decoder cannot be trained with scheduled sampling.
-
-    Args:
-        config: The `TrainConfig`.
-        recurrent: Whether the decoder is recurrent.
-    """
+    """Raise a `UserError` if a decoder cannot be trained with scheduled sampling."""
     if config.scheduled_sampling and not recurrent:
         raise UserError(
             "scheduled_sampling needs a recurrent decoder, which reads one word after "
@@ -106,11 +88,6 @@ class SamplingRate(keras.optimizers.schedules.LearningRateSchedule):
 
     The last one is `InverseSigmoidRate`. Its k is chosen such that the probability is
     half of `most` after half of the steps.
-
-    Args:
-        kind: `"constant"`, `"linear"` or `"inverse-sigmoid"`.
-        most: Largest probability.
-        steps: Steps of the training.
 
     Reference:
         [Bengio et al., 2015](https://arxiv.org/abs/1506.03099), section 2.4.
@@ -152,11 +129,6 @@ def start_sampling(network, config, steps):
     """Set the rate of scheduled sampling of a network for the steps of a phase.
 
     The checkpoint of an interrupted phase has the number of its passes.
-
-    Args:
-        network: Network whose `decoder` has `sampling`, unless it is disabled.
-        config: The `TrainConfig`.
-        steps: Steps over which the rate grows; with 0 it has its largest value.
     """
     if config.scheduled_sampling:
         sampling = network.decoder.sampling

@@ -69,15 +69,7 @@ def remove_old(folder):
 
 
 def upload_path(path, folder):
-    """Return the path of an upload, as a client named it, without links.
-
-    Args:
-        path: What the client sent, a string.
-        folder: Folder of the uploads, without links.
-
-    Raises:
-        UserError: If it is no regular file in `folder`.
-    """
+    """Return the path of an upload, as a client named it, without links."""
     folder = os.path.join(folder, "")
     # A path elsewhere is not looked at, so that nobody learns whether it exists.
     if not os.path.abspath(path).startswith(folder):
@@ -94,15 +86,7 @@ def upload_path(path, folder):
 
 
 def read_upload(path, most):
-    """Return the bytes of an uploaded file.
-
-    Args:
-        path: As `upload_path` returned it.
-        most: Maximum number of bytes.
-
-    Raises:
-        UserError: If it is no regular file, is larger, or was removed meanwhile.
-    """
+    """Return the bytes of an uploaded file."""
     try:
         descriptor = os.open(path, _FLAGS)
     except OSError:
@@ -180,14 +164,7 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware that bounds requests, and refuses routes that no page needs.
-
-    Args:
-        application: The ASGI application.
-        config: The `ServerConfig`.
-        folder: Folder of the uploads.
-        password: Password that every request needs, as bytes, or `None`.
-    """
+    """ASGI middleware that bounds requests, and refuses routes that no page needs."""
 
     def __init__(self, application, *, config, folder, password=None):
         self.application = application

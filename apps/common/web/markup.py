@@ -43,15 +43,6 @@ def words(texts, layers, *, group, label, notes=None, shares=None, chosen=0):
 
     A click or the arrow keys choose a word. The style sheet shows the layer of the
     chosen word; no script is needed.
-
-    Args:
-        texts: The words.
-        layers: HTML of the layer of each word.
-        group: Name of the group, unique on the page.
-        label: Accessible name of the group, for screen readers.
-        notes: Short text below each word, if any.
-        shares: Length of the bar below each word, between 0 and 1, if any.
-        chosen: Index of the word that is chosen first.
     """
     labels = []
     for i, (text, layer) in enumerate(zip(texts, layers, strict=True)):

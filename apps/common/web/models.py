@@ -39,10 +39,6 @@ class Models:
     A LiteRT file is used if its search has the wanted options, and Keras otherwise.
     Models are loaded and used in `turns`: a second search at the same time would only
     make both slower.
-
-    Args:
-        runtimes: The `Runtimes` of the program.
-        config: The `RuntimeConfig`.
     """
 
     def __init__(self, runtimes, config):
@@ -53,16 +49,7 @@ class Models:
         self._loaded = {}
 
     def __call__(self, model, search, **options):
-        """Return a model that searches with these options.
-
-        Args:
-            model: Name of a preset, folder, or LiteRT file.
-            search: Dict of options of the beam search.
-            **options: As of `Runtimes.load`.
-
-        Raises:
-            UserError: If there is no such model, or Keras is needed and not installed.
-        """
+        """Return a model that searches with these options."""
         loaded = self._loaded.setdefault((model, *sorted(options.items())), [])
         for found in loaded:
             with contextlib.suppress(UserError):

@@ -104,9 +104,6 @@ def image_upload(**options):
     """Return a `gradio.Image` whose value is the path of the upload.
 
     The program checks the size of the image before it decodes it.
-
-    Args:
-        **options: As for `gradio.Image`.
     """
     return ImageUpload(type="filepath", **options)
 
@@ -115,20 +112,12 @@ def file_upload(**options):
     """Return a `gradio.File` whose value is the path of the upload.
 
     With `file_count="multiple"`, it is a list of paths.
-
-    Args:
-        **options: As for `gradio.File`.
     """
     return FileUpload(**options)
 
 
 def paste_images(page, upload):
-    """Upload an image that is pasted anywhere on the page.
-
-    Args:
-        page: The `gradio.Blocks`, inside its `with` statement.
-        upload: `elem_id` of the `image_upload`.
-    """
+    """Upload an image that is pasted anywhere on the page."""
     page.load(None, js=PASTE % upload, api_visibility="private")
 
 
@@ -136,9 +125,6 @@ def check_calls(page):
     """Check what clients send to any event or endpoint of a page.
 
     A wrong value is answered with one sentence.
-
-    Args:
-        page: The `gradio.Blocks`.
     """
     preprocess = page.preprocess_data
 
@@ -153,16 +139,7 @@ def check_calls(page):
 
 
 def checked_values(function, values, folder):
-    """Return the values of the inputs of an event, with nothing else that a client set.
-
-    Args:
-        function: The `gradio.blocks.BlockFunction` of the event.
-        values: List of what the client sent.
-        folder: Folder of the uploads.
-
-    Raises:
-        UserError: If their number or one of them is wrong.
-    """
+    """Return the values of the inputs of an event, and nothing else of the client."""
     if function.fn is None:
         raise UserError("expected an event with a function. Received: one without")
     if len(values) != len(function.inputs):
@@ -291,13 +268,7 @@ MAX_BEAMS = 20
 
 
 def page(title, description, purpose=None):
-    """Return `gradio.Blocks` with a title, to be filled in a `with` statement.
-
-    Args:
-        title: Title of the page.
-        description: What the page does.
-        purpose: What its model is for, which comes first, if known.
-    """
+    """Return `gradio.Blocks` with a title, to be filled in a `with` statement."""
     blocks = gr.Blocks(title=title, analytics_enabled=False)
     # Beyond this number of sessions, the images of the oldest are deleted.
     blocks.state_session_capacity = 200
@@ -312,10 +283,6 @@ def beam_options(defaults, penalties):
     """Return controls of the beam search: beam width and length penalty.
 
     The choices are few, since Keras compiles a graph for each pair of values.
-
-    Args:
-        defaults: Dict of the options of the model's search.
-        penalties: Length penalties to choose from, in addition to that of the model.
     """
 
     def dropdown(values, value, **texts):
@@ -366,12 +333,7 @@ def event(function, inputs, outputs):
 
 
 def in_turn(trigger, *events):
-    """Run events one after the other, until one of them fails.
-
-    Args:
-        trigger: What starts the first event, such as `button.click`.
-        *events: Arguments of each event; see `event`.
-    """
+    """Run events one after the other, until one of them fails."""
     for one in events:
         trigger = trigger(**one).success
 

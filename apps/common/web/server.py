@@ -26,14 +26,6 @@ def serve(program, build, config):
     """Serve a page until it is interrupted.
 
     Uploads are written to a temporary folder, which is removed at the end.
-
-    Args:
-        program: Name of the program, for messages.
-        build: Function without arguments that returns the `gradio.Blocks`.
-        config: The `ServerConfig`.
-
-    Raises:
-        UserError: If Gradio is not installed, or the port is in use.
     """
     password = read_password(config.password_file)
     with listening(config) as listener, page_folder(program) as folder:
@@ -64,15 +56,7 @@ def serve(program, build, config):
 
 
 def read_password(path):
-    """Return the password in the first line of a file as bytes, or `None`.
-
-    Args:
-        path: Path of the file, or `None`.
-
-    Raises:
-        UserError: If there is no password.
-        OSError: If the file cannot be read.
-    """
+    """Return the password in the first line of a file as bytes, or `None`."""
     if path is None:
         return None
     with opened(expanded(path)) as file:
@@ -111,11 +95,7 @@ def listening(config):
 
 @contextlib.contextmanager
 def page_folder(program):
-    """Yield the folder of uploads, and keep Gradio from reporting its use.
-
-    Raises:
-        UserError: If Gradio is not installed.
-    """
+    """Yield the folder of uploads, and keep Gradio from reporting its use."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     try:
@@ -139,14 +119,7 @@ def page_folder(program):
 
 
 def application_of(page, config, folder, password=None):
-    """Return the ASGI application of a page, with its limits.
-
-    Args:
-        page: The `gradio.Blocks`.
-        config: The `ServerConfig`.
-        folder: Folder of the uploads.
-        password: Password that every request needs, as bytes, or `None`.
-    """
+    """Return the ASGI application of a page, with its limits."""
     import fastapi
     import gradio as gr
     from gradio.route_utils import FnIndexInferError

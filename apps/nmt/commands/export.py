@@ -54,11 +54,6 @@ def write_saved_model(translator, search_model, directory):
     does one that is not UTF-8, with an error, and the others are translated. Batches of
     any size are translated in chunks of `CHUNK` sentences. Programs that load the
     SavedModel must import tensorflow-text.
-
-    Args:
-        translator: The `Translator`.
-        search_model: The `SearchModel` to run.
-        directory: Folder to write; an older SavedModel there is replaced as a whole.
     """
     import tensorflow as tf
     import tensorflow_text as tf_text
@@ -224,13 +219,6 @@ def save_lite_translator(translator, path, *, search, quantize="float16", **orig
 
     Its signatures `length_8`, `length_16` and so on take `source`, token ids int32
     `(1, length)` padded with PAD, and return the dict of `keras_attention.beam_search`.
-
-    Args:
-        translator: The `Translator`.
-        path: Name of the file.
-        search: All options of the beam search.
-        quantize: `"float16"`, `"int8"` or `"none"`.
-        **origin: `name_or_path`, as of `save_litert`.
     """
     import tensorflow as tf
 

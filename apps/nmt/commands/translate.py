@@ -208,13 +208,7 @@ def _warn(name, translation):
 
 
 def _probable(config, name, translations):
-    """Return the translations that are probable enough; warn of none, or an unsure one.
-
-    Args:
-        config: The `TranslateConfig`.
-        name: Where the sentence is.
-        translations: All translations of the sentence.
-    """
+    """Return the translations that are probable enough; warn of none or unsure ones."""
     least = -math.inf if config.min_score is None else config.min_score
     kept = [one for one in translations if _score(one) >= least]
     if kept and kept[0].unsure:
@@ -239,14 +233,7 @@ def _best(translations):
 
 
 def _output_lines(config, number, translations, kept):
-    """Return the lines of output of a sentence.
-
-    Args:
-        config: The `TranslateConfig`.
-        number: Number of the sentence.
-        translations: All its translations.
-        kept: Those that are probable enough.
-    """
+    """Return the lines of output of a sentence."""
     if kept:
         return [_line(config, number, one) for one in kept]
     if config.json:

@@ -26,9 +26,6 @@ NONE = -1
 class Copying:
     """Extended ids of the words of a source, and the words of extended ids.
 
-    Args:
-        subwords: The `Subwords`.
-
     Attributes:
         kinds: Integer array `(N,)`, the kind of every subword.
     """
@@ -55,9 +52,6 @@ class Copying:
 
         If a word occurs several times, its first occurrence in the target is the first
         in the source, and so on.
-
-        Args:
-            source, target: Lists of token ids.
         """
         in_source = self._words(source)
         if not in_source:
@@ -80,10 +74,6 @@ class Copying:
 
     def expand(self, token_ids, source):
         """Replace extended ids by the subwords of the source.
-
-        Args:
-            token_ids: Token ids and extended ids.
-            source: Token ids of the source.
 
         Returns:
             token_ids: List of token ids below N.
@@ -114,12 +104,7 @@ class Copying:
 
 
 def boundaries(kinds, before):
-    """Return which subwords begin a word, and which continue one.
-
-    Args:
-        kinds: Kinds of subwords, an array or a tensor.
-        before: The kind before each of them.
-    """
+    """Return which subwords begin a word, and which continue one."""
     continues = (kinds == WITHIN) & (before != OUTSIDE)
     return (kinds != OUTSIDE) & ~continues, continues
 

@@ -29,16 +29,8 @@ def parse_links(line, source, target, *, possible=False):
     A link `i-j` joins source word i and target word j, counted from 0; `i?j` or `ipj`
     is a possible link. Words are separated by spaces in the clean text.
 
-    Args:
-        line: The line, a string. It may be empty.
-        source, target: The clean sentences.
-        possible: Whether possible links are allowed.
-
     Returns:
         Integer array `(links, 3)`: source word, target word, and `SURE` or `POSSIBLE`.
-
-    Raises:
-        UserError: If a link is malformed, or one of its words does not exist.
 
     >>> parse_links("0-0 1p0", "a dog", "Hund", possible=True).tolist()
     [[0, 0, 2], [1, 0, 1]]
@@ -148,12 +140,7 @@ class Pairs:
 
 
 def joined(corpora, weights):
-    """Return the pairs of several corpora as one.
-
-    Args:
-        corpora: List of `Pairs`.
-        weights: For each of them how often an epoch has its pairs.
-    """
+    """Return the pairs of several corpora as one."""
     if len(corpora) == 1 and weights[0] == 1:
         return corpora[0]
     pairs = list(zip(corpora, weights, strict=True))
@@ -180,10 +167,6 @@ def read_raw_lines(path):
     """Return the lines of a text file; only line feeds end lines.
 
     The text is UTF-8, or UTF-16 or UTF-32 with a byte order mark.
-
-    Raises:
-        UserError: If the file is empty, too large, or in another encoding.
-        OSError: If it is missing.
     """
     content = as_utf8(read_file(path), path)
     if not content.strip():
@@ -193,11 +176,7 @@ def read_raw_lines(path):
 
 
 def decode_line(line, path, number):
-    """Decode a line of bytes.
-
-    Raises:
-        UserError: If it is not UTF-8.
-    """
+    """Decode a line of bytes."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -208,11 +187,7 @@ def decode_line(line, path, number):
 
 
 def read_parallel(source, target):
-    """Return the clean lines of two parallel files; some may be empty.
-
-    Raises:
-        UserError: If a file cannot be read, or has more lines than the other.
-    """
+    """Return the clean lines of two parallel files; some may be empty."""
     if source is None or target is None:
         raise UserError(
             "expected --source and --target, or --data and --pair. Received: "
@@ -233,11 +208,7 @@ def read_parallel(source, target):
 
 
 def _read_column(path):
-    """Return the clean lines of a file of one column.
-
-    Raises:
-        UserError: If most of its lines have several columns.
-    """
+    """Return the clean lines of a file of one column."""
     lines = read_raw_lines(path)
     if sum("\t" in line for line in lines) > len(lines) / 2:
         raise UserError(
@@ -250,17 +221,8 @@ def _read_column(path):
 def read_links(path, sources, targets, *, possible=False):
     """Return the word alignments in a file: line n has those of sentence pair n.
 
-    Args:
-        path: The file.
-        sources, targets: The clean sentences.
-        possible: Whether possible links are allowed.
-
     Returns:
         List of arrays; see `parse_links`.
-
-    Raises:
-        UserError: If the file does not have one line for each pair, or a line is
-            not a list of links between the words of its pair.
     """
     lines = read_lines(path)
     if len(lines) != len(sources):
@@ -278,15 +240,7 @@ def read_links(path, sources, targets, *, possible=False):
 
 
 def read_pairs(source, target, guide=None):
-    """Return the pairs of two parallel files; those with an empty side are left out.
-
-    Args:
-        source, target: The files.
-        guide: File with the word alignments of the pairs, see `read_links`, or `None`.
-
-    Raises:
-        UserError: If the files are not parallel, or no pair is left.
-    """
+    """Return the pairs of two parallel files; those with an empty side are left out."""
     sources, targets = read_parallel(source, target)
     links = read_links(guide, sources, targets) if guide else None
     texts = enumerate(zip(sources, targets, strict=True))
@@ -298,13 +252,7 @@ def read_pairs(source, target, guide=None):
 
 
 def check_files(files, data, **of_data):
-    """Raise a `UserError` unless a text is given either as files or as a data set.
-
-    Args:
-        files: The files, `None` if not given.
-        data: Folder of a data set, or `None`.
-        **of_data: Options that need `data`, `None` if not given.
-    """
+    """Raise a `UserError` unless a text is given either as files or as a data set."""
     if data is not None and any(files):
         raise UserError("expected either files or --data with --pair, not both")
     given = [f"{name}={x}" for name, x in of_data.items() if x is not None]
@@ -316,16 +264,7 @@ def check_files(files, data, **of_data):
 
 
 def find_files(data, pair, names):
-    """Return the source and target files of one split of a data set.
-
-    Args:
-        data: Folder with files such as `train.en` and `train.de`.
-        pair: The two suffixes, source first: `"en-de"`.
-        names: Possible names of the split; the first one with files is used.
-
-    Raises:
-        UserError: If `pair` is not two suffixes, or there are no such files.
-    """
+    """Return the source and target files of one split of a data set."""
     check_local(data)
     if pair is None:
         raise UserError("--data needs --pair, such as en-de. Received: none")

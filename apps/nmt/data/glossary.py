@@ -176,13 +176,6 @@ def encode_phrase(tokenizer, phrase):
     """Return the token ids of a target phrase within a translation.
 
     There is a space before it, unless it begins with a script without spaces.
-
-    Args:
-        tokenizer: The `Subwords` of the model.
-        phrase: String.
-
-    Raises:
-        UserError: If the subwords of the model cannot spell it.
     """
     if begins_unspaced(phrase):
         token_ids = tokenizer.encode_within(phrase)
@@ -206,12 +199,7 @@ def word_continuations(tokenizer):
 
 
 def _continues_word(piece, byte):
-    """Return whether a subword continues a word.
-
-    Args:
-        piece: The subword.
-        byte: Its value if it is a byte token, otherwise `None`.
-    """
+    """Return whether a subword continues a word."""
     if byte is not None:
         # From 128 on, it is a part of a character, which may be a letter.
         return byte >= 128 or _is_letter(chr(byte))

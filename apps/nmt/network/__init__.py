@@ -18,13 +18,7 @@ _BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
 
 
 def build_network(config, vocabulary_size, **options):
-    """Build the network of a complete `ModelConfig`, with all its weights.
-
-    Args:
-        config: The `ModelConfig`.
-        vocabulary_size: Number of subwords N.
-        **options: See `TranslationNetwork`.
-    """
+    """Build the network of a complete `ModelConfig`, with all its weights."""
     kinds = {
         "bahdanau": BahdanauNetwork,
         "luong": LuongNetwork,

@@ -64,13 +64,6 @@ class TranslationNetwork(DecoderNetwork):
     With copying, a token of a target or of a search may be an extended id; see
     `keras_attention_apps.nmt.data.copying`. The decoder reads it as UNKNOWN.
 
-    Args:
-        config: A complete `ModelConfig`.
-        vocabulary_size: Number of subwords N.
-        label_smoothing: Label smoothing of the training loss.
-        guide_weight: Weight of attention supervision.
-        **options: See `DecoderNetwork`.
-
     Call arguments:
         inputs: Dict with token ids, padded with PAD: `"source"` `(B, S)`, and
             `"target"` `(B, T + 1)` from START to END. In self-critical training
@@ -173,11 +166,7 @@ class TranslationNetwork(DecoderNetwork):
         return ops.where(token_ids < len(self.kinds), token_ids, UNKNOWN)
 
     def align(self, inputs):
-        """Return the attention of forced decoding, `(B, T, S)`.
-
-        Args:
-            inputs: Dict with `"source"` and `"target"`, as for a call.
-        """
+        """Return the attention of forced decoding, `(B, T, S)`."""
         memory = self.encode(inputs["source"])
         target = self._decoder_inputs(inputs["target"][:, :-1])
         _, weights = self.decode(target, memory, return_weights=True)
@@ -294,10 +283,6 @@ def _rows(target):
 
 class ForcedDecoding(keras.Model):
     """Forced decoding as a Keras model, compiled once.
-
-    Args:
-        network: The `TranslationNetwork`.
-        jit_compile: Whether XLA compiles it.
 
     Call arguments:
         inputs: Dict with `"source"` and `"target"`, as for the network.

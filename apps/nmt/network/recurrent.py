@@ -64,11 +64,7 @@ class RecurrentNetwork(TranslationNetwork):
         raise NotImplementedError
 
     def _initial_states(self, finals):
-        """Return the initial states of all decoder cells.
-
-        Args:
-            finals: For every encoder layer, for each direction, a list of tensors.
-        """
+        """Return the initial states of all decoder cells."""
         raise NotImplementedError
 
     def _hidden(self, embedded, outputs):
@@ -128,12 +124,6 @@ class EncoderStack(keras.layers.Layer):
     """A stack of recurrent encoders, each in one direction or both.
 
     From the second on, each layer has a residual connection.
-
-    Args:
-        make_cell: Function that returns a recurrent cell.
-        layers: Number of layers.
-        bidirectional: Whether each layer also reads backward.
-        dropout: Dropout rate between the layers.
 
     Call arguments:
         inputs: `(B, S, E)`.

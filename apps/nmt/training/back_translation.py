@@ -27,15 +27,8 @@ def back_translate(config):
     The back-translations are written to `OUTPUT/back-translations`, in files of `PART`
     lines; those that exist are not translated again.
 
-    Args:
-        config: The `TrainConfig`, with `monolingual` and `reverse_model`.
-
     Returns:
         `Pairs` whose sources are back-translations.
-
-    Raises:
-        UserError: If the text or the model cannot be read, or the folder has
-            back-translations of another text, model, temperature or seed.
 
     Reference:
         [Sennrich et al., 2016](https://arxiv.org/abs/1511.06709), section 3.2; sampled

@@ -8,9 +8,6 @@ from keras_attention_apps.nmt.text import pad
 class BleuChrfReward:
     """Sentence-level BLEU plus chrF2.
 
-    Args:
-        texts: Strings in the target language.
-
     Reference:
         [Post, 2018](https://aclanthology.org/W18-6319), whose sacrebleu computes both.
     """
@@ -23,10 +20,6 @@ class BleuChrfReward:
 
     def __call__(self, text, reference):
         """Return the reward of a translation.
-
-        Args:
-            text: The translation.
-            reference: The reference translation.
 
         Returns:
             The sum of both, from 0 to 2.

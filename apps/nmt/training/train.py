@@ -94,14 +94,6 @@ def load_embeddings(path, pieces, network):
     Other subwords, such as the ending `ing`, are not words, and keep their initial
     vectors. If the file contains vectors of subwords, whose entries have the mark `▁`,
     every subword takes its own vector.
-
-    Args:
-        path: The file.
-        pieces: The subwords.
-        network: The `TranslationNetwork`.
-
-    Raises:
-        UserError: If the file cannot be read, or has no vector for any subword.
     """
     vectors, found, repeated = vectors_of(path, pieces, network.config.embedding_units)
     report_found(path, found, repeated, "subwords")
@@ -264,11 +256,7 @@ def read_texts(config):
 
 
 def read_validation(config):
-    """Return a dict from the names of data sets to their validation pairs, if any.
-
-    Raises:
-        UserError: If no data set has validation files.
-    """
+    """Return a dict from the names of data sets to their validation pairs, if any."""
     found, problem = {}, None
     for folder in config.data:
         try:
@@ -303,12 +291,7 @@ def hold_out(pairs, seed):
 
 
 def text_fingerprint(training, validation):
-    """Return a line with the size and a digest of the training text.
-
-    Args:
-        training: `Pairs`.
-        validation: Dict from the names of data sets to `Pairs`.
-    """
+    """Return a line with the size and a digest of the training text."""
     digest = hashlib.sha256()
     for pairs in (training, *validation.values()):
         # Sentences contain no line feeds, so line feeds separate them.

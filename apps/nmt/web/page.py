@@ -31,9 +31,6 @@ MAX_CHARACTERS = 2000
 class TranslationService:
     """The translator of the page, and those to compare it with.
 
-    Args:
-        config: The `WebConfig`.
-
     Attributes:
         defaults: Options of the beam search of the model.
         others: Names of the models to compare it with.
@@ -49,16 +46,7 @@ class TranslationService:
         self.purpose = model.purpose
 
     def translations(self, sentence, search, *, n_best=1):
-        """Return the best `Translation`s of a sentence, best first.
-
-        Args:
-            sentence: The sentence.
-            search: Dict of options of the beam search.
-            n_best: Maximum number of translations.
-
-        Raises:
-            UserError: If the sentence is too long for the page.
-        """
+        """Return the best `Translation`s of a sentence, best first."""
         with self._models.turns:
             return _translations(self._main(search), sentence, search, n_best)
 
@@ -73,11 +61,7 @@ class TranslationService:
 
 
 def other_models(config):
-    """Return the names of the models of --compare, each once, without that of --model.
-
-    Args:
-        config: The `WebConfig`.
-    """
+    """Return the names of the models of --compare, without that of --model."""
     absolute = RUNTIMES.with_absolute_paths
     others = {absolute(name): name for name in config.compare}
     others.pop(absolute(config.model.name), None)
@@ -111,11 +95,7 @@ HINT = "The translation appears here, and every word shows where it looked."
 
 
 def build(config):
-    """Return the page as `gradio.Blocks`.
-
-    Args:
-        config: The `WebConfig`.
-    """
+    """Return the page as `gradio.Blocks`."""
     service = TranslationService(config)
     blocks = page(
         "nmt",
@@ -177,12 +157,7 @@ def _one_sentence(config, service):
 
 
 class _SentenceEvents:
-    """Functions of the events of the tab for a sentence, from values to updates.
-
-    Args:
-        config: The `WebConfig`.
-        service: The `TranslationService`.
-    """
+    """Functions of the events of the tab for a sentence, from values to updates."""
 
     def __init__(self, config, service):
         self.config = config
@@ -252,11 +227,7 @@ def _text_file(config, service):
 
 
 def _sentences(content):
-    """Return the lines of a text.
-
-    Raises:
-        UserError: If it is not text, or has too many lines.
-    """
+    """Return the lines of a text."""
     name = "the text"
     lines = list(utf8_lines(io.BytesIO(content), name))
     if len(lines) > MAX_LINES:

@@ -21,13 +21,7 @@ LEFT, RIGHT = 40, 60
 
 
 def alignment_figure(translation, title, number):
-    """Return the words of both sentences, and lines of the attention between them.
-
-    Args:
-        translation: The `Translation`.
-        title: Name of the model.
-        number: Number of the figure on the page.
-    """
+    """Return the words of both sentences, and lines of the attention between them."""
     text = html.escape(translation.text)
     if not translation.words:
         return note("There is nothing to translate.")
