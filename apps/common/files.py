@@ -624,8 +624,9 @@ def _file_of(path):
 
 
 LOCK = ".lock"
-
 _IS_WINDOWS = os.name == "nt"
+# Error numbers of file systems without locks.
+_WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
@@ -664,63 +665,27 @@ def locked_file(path):
 @contextlib.contextmanager
 def _held(lock, kind, name):
     """Hold the lock of an output; `kind` and `name` describe it in errors."""
-    is_ours = False
+    import filelock
+
+    if not lock.parent.exists():
+        # The library would create the folder.
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(name))
+    held = filelock.FileLock(lock)
     try:
-        with _opened(lock, name) as file:
-            is_ours = _lock(file) and _is_there(file, lock)
-            if not is_ours:
-                raise UserError(
-                    f"expected an output {kind} to which no other process writes. "
-                    f"Received: {str(name)!r}"
-                )
-            try:
-                yield
-            finally:
-                # Once it is closed, it may be the lock of another process.
-                if not _IS_WINDOWS:
-                    _remove(lock)
+        held.acquire(blocking=False)
+    except filelock.Timeout as error:
+        raise UserError(
+            f"expected an output {kind} to which no other process writes. "
+            f"Received: {str(name)!r}"
+        ) from error
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
+            raise OSError(error.errno, error.strerror, str(name)) from error
+    try:
+        yield
     finally:
-        # Windows removes no open file, and so none of another process.
-        if is_ours and _IS_WINDOWS:
-            _remove(lock)
-
-
-def _opened(lock, name):
-    """Open the lock of an output, whose name is that in errors."""
-    try:
-        return open(lock, "ab")
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(name)) from error
-
-
-def _remove(lock):
-    with contextlib.suppress(OSError):
-        lock.unlink()
-
-
-def _is_there(file, path):
-    """Return whether no other process has removed or replaced an open file."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    return False
-
-
-def _lock(file):
-    """Lock an open file, and return whether no other process has it."""
-    try:
-        _lock_now(file)
-    except OSError as error:
-        return error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
-    return True
-
-
-def _lock_now(file):
-    if os.name == "nt":
-        import msvcrt
-
-        file.seek(0)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another process that waits for this file finds that it was removed. Windows
+        # removes no open file, and so none of another process.
+        for end in (lock.unlink, held.release, lock.unlink)[: 3 if _IS_WINDOWS else 2]:
+            with contextlib.suppress(OSError):
+                end()

@@ -1,10 +1,9 @@
-import contextlib
 import os
 import re
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
-from keras_attention_apps.common import files
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import locked, locked_file
 
@@ -28,10 +27,10 @@ def test_a_training_that_writes_nothing_leaves_no_folder(tmp_path):
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def fail(file):
+    def fail(lock, **_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("keras_attention_apps.common.files._lock_now", fail)
+    monkeypatch.setattr("filelock.FileLock.acquire", fail)
     with locked(tmp_path):
         pass
 
@@ -69,23 +68,31 @@ def test_an_error_of_the_lock_names_the_output(tmp_path):
             pytest.fail("there is no such folder")
 
 
-def test_on_windows_the_lock_is_removed_after_it_is_closed(tmp_path, monkeypatch):
-    opened, unlink = [], Path.unlink
+def test_a_lock_that_a_killed_process_left_is_taken(tmp_path):
+    output = tmp_path / "captions.jsonl"
+    hold = (
+        "import os, sys, pathlib\n"
+        "from keras_attention_apps.common.files import locked_file\n"
+        "with locked_file(pathlib.Path(sys.argv[1])):\n"
+        "    os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", hold, output])
+    assert len(list(tmp_path.iterdir())) == 1
+    with locked_file(output):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
-    def opening(*args):
-        opened.append(open(*args))  # noqa: SIM115
-        return opened[-1]
 
-    def removed(self):
-        if not all(file.closed for file in opened):
-            raise PermissionError("it is open")
-        unlink(self)
-
-    monkeypatch.setattr(files, "_IS_WINDOWS", True)
-    monkeypatch.setattr(files, "open", opening, raising=False)
-    monkeypatch.setattr(Path, "unlink", removed)
-    for error in (None, ValueError):
-        with contextlib.suppress(ValueError), locked_file(tmp_path / "captions.jsonl"):
-            if error:
-                raise error
-        assert list(tmp_path.iterdir()) == []
+def test_another_process_is_refused(tmp_path):
+    output = tmp_path / "captions.jsonl"
+    hold = (
+        "import sys, pathlib\n"
+        "from keras_attention_apps.common.files import locked_file\n"
+        "with locked_file(pathlib.Path(sys.argv[1])):\n"
+        "    pass"
+    )
+    with locked_file(output):
+        ended = subprocess.run(
+            [sys.executable, "-c", hold, output], capture_output=True, text=True
+        )
+    assert "no other process" in ended.stderr
