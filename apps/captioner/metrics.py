@@ -11,20 +11,15 @@ from keras_attention_apps.captioner.text import tokenize
 
 
 def caption_scores(captions, references, *, meteor=False):
-    """Score captions against all their references.
+    """Score captions against all their references, in percent, as papers print them.
 
     Captions and references are lower-cased, without punctuation. BLEU is the corpus
     score with brevity penalty.
 
-    Args:
-        captions: One string for each image.
-        references: For each image, its list of strings.
-        meteor: Whether to compute METEOR, too, if Java is installed.
-
     Returns:
-        Dict of scores in percent: `"bleu-1"` to `"bleu-4"`, `"cider"`, `"rouge-l"` and
-        possibly `"meteor"`. CIDEr is left out for a single image, where it is 0: so is
-        the IDF of every n-gram.
+        Dict of `"bleu-1"` to `"bleu-4"`, `"cider"`, `"rouge-l"` and, if requested and
+        Java is installed, `"meteor"`. CIDEr is left out for a single image, where it is
+        0: so is the IDF of every n-gram.
     """
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
@@ -52,12 +47,6 @@ def caption_scores(captions, references, *, meteor=False):
 def cider_of_probable(captions, references, log_probabilities, shares):
     """Score the most probable captions, for several shares of them.
 
-    Args:
-        captions: One string for each image.
-        references: For each image, its list of strings.
-        log_probabilities: The mean log-probability of each caption.
-        shares: Shares of the captions that are kept, at most 1.
-
     Returns:
         For each share, a pair: the lowest mean log-probability of the captions that are
         kept, and their mean CIDEr in percent. The document frequencies are the same for
@@ -78,7 +67,7 @@ def cider_of_probable(captions, references, log_probabilities, shares):
 
 
 def attention_figures(maps):
-    """Measure how attention moves from word to word, and its entropy.
+    """Measure maps `(words, ...)`, one for each caption.
 
     Returns:
         Dict: `"changes"`, the percentage of words whose region with the largest weight
@@ -98,11 +87,7 @@ def attention_figures(maps):
 
 
 def sentinel_of_words(captions, min_count=20):
-    """Return the mean weight of the sentinel for every frequent word, largest first.
-
-    Returns:
-        List of pairs `(word, weight)`.
-    """
+    """Return frequent words and their mean weights of the sentinel, largest first."""
     weights = collections.defaultdict(list)
     for caption in captions:
         for word, weight in zip(caption.words, caption.sentinel, strict=True):

@@ -83,13 +83,7 @@ def dimming(weights, width, height):
 def draw_sheet(image, caption, chosen="all"):
     """Draw a photograph, its caption, and where the model looked for every word.
 
-    Args:
-        image: Pillow image of mode RGB.
-        caption: The `Caption`.
-        chosen: `"all"` words, or those of `"content"`, without function words.
-
-    Returns:
-        Pillow image.
+    `chosen` are `"all"` words, or those of `"content"`, without function words.
     """
     image = ImageOps.contain(image, (CELL, CELL))
     shown = [
@@ -209,11 +203,7 @@ def write_overlay(path, caption, target, chosen="all"):
 
 
 def find_overlays(overlay, given, images):
-    """Return the file of each image's overlay; different images have different ones.
-
-    Returns:
-        Dict from the path of each image to that of its overlay.
-    """
+    """Return the overlay file of each image as a dict; no two have the same."""
     folders = [path for path in given if os.path.isdir(path)]
     is_file = overlay.suffix.lower() in FORMATS and not overlay.is_dir()
     if len(images) == 1 and not folders and not overlay.is_dir():

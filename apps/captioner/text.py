@@ -98,15 +98,7 @@ def _is_word(value):
 
 
 class Vocabulary(StoredTokenizer):
-    """Words and their token ids; the first four are special.
-
-    Args:
-        words: The ordinary words, in the order of their ids.
-
-    Attributes:
-        words: All words, the special ones first.
-        banned: Token ids that no caption contains.
-    """
+    """Words and their token ids; the first four are special."""
 
     banned = (PAD, START, UNKNOWN)
     file_name = VOCABULARY

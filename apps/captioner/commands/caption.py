@@ -25,8 +25,7 @@ from tqdm import tqdm
 def caption(config):
     """Caption images as a `CaptionConfig` describes it.
 
-    Returns:
-        The exit code: 2 if an image or a folder could not be read.
+    The exit code is 2 if an image or a folder could not be read.
     """
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")

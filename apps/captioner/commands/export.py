@@ -173,22 +173,16 @@ def save_lite_captioner(captioner, path, *, search, quantize="float16", **origin
 
 
 def decode_images(encoded, size):
-    """Decode JPEG and PNG images, turn them upright, and resize each to a square.
+    """Decode JPEG and PNG files `(B,)`, turn them upright, and resize each to a square.
 
     The pixels are those of `read_image` and `image_to_array`, so that a SavedModel
     captions an image as the Python program does; in PNGs with 16 bits of grey some
     differ by one level. Transparent images get a white background. The orientation is
     read from the EXIF segment of a JPEG alone. The limits are those of Python.
 
-    Args:
-        encoded: String tensor of shape `(B,)`, the bytes of one file in each entry.
-        size: Positive integer, height and width of the result.
-
     Returns:
-        images: `uint8` tensor of shape `(B, size, size, 3)`: red, green, blue; black
-            for an image that cannot be read.
-        problems: String tensor of shape `(B,)`, the reason why an image cannot be read,
-            otherwise empty.
+        images: uint8 `(B, size, size, 3)`, black for a file that cannot be read.
+        problems: Strings `(B,)`, the reason why a file cannot be read, otherwise empty.
     """
     black = tf.zeros([size, size, 3], tf.uint8)
 
@@ -214,12 +208,7 @@ def decode_images(encoded, size):
 
 
 def problem_of(encoded):
-    """Return the reason why an image cannot be read, before it is decoded.
-
-    Returns:
-        problem: String scalar, empty if there is none.
-        halved: Boolean scalar: whether the image is to be decoded at half its size.
-    """
+    """Return why an image cannot be read, or "", and whether it is to be halved."""
     start = tf.io.decode_raw(tf.strings.substr(encoded, 0, 24), tf.uint8)
     formats = [
         (_starts_with(encoded, JPEG), lambda: _read_jpeg(encoded)),

@@ -26,18 +26,12 @@ OTHER_KEYS = (*COMMON_KEYS, SCORE, "unsure")
 
 
 class Records:
-    """A file of JSON lines that resumes after an interruption.
+    """A file of JSON lines that resumes after an interruption, as a context manager.
 
-    A context manager. An incomplete last line is removed, and so are lines with an
-    error, and those without a caption if the image may have one now: these images are
-    tried again. A caption with a score below the minimum is removed from its line.
-
-    Args:
-        path: The file; created if it does not exist.
-        model: Name or folder of the model, which every line contains.
-        options: Options on which the captions depend, as on the command line, where
-            they differ from the defaults. Every line contains them.
-        min_score: Minimum mean log-probability of a caption, if there is one.
+    An incomplete last line is removed, and so are lines with an error, and those
+    without a caption if the image may have one now: these images are tried again. A
+    caption with a score below the minimum is removed from its line. Every line contains
+    the model, and the options on which the captions depend.
     """
 
     def __init__(self, path, model, options="", min_score=None):

@@ -63,8 +63,7 @@ def scenes(config):
 def scene(generator, size):
     """Draw an image of one object, or of two objects of different shapes.
 
-    Returns:
-        The image, and a dict with its `"captions"` and `"boxes"`.
+    Returns the image, and a dict with its captions and boxes.
     """
     count = generator.choice((1, 2, 2, 2))
     shapes = generator.sample(list(SHAPES), count)

@@ -50,16 +50,10 @@ def load_images(paths, size, views):
 
 
 def random_views(count, random=None):
-    """Return random views of images: for each a crop, and whether it is mirrored.
+    """Return random views of images: the box of a crop, and whether it is mirrored.
 
-    Args:
-        count: Number of images.
-        random: Random generator. Without it, every view is the whole image; with it, a
-            random crop, mirrored with probability 0.5.
-
-    Returns:
-        List of pairs: the box, `(left, top, right, bottom)` as fractions of width
-        and height; and a bool.
+    Without a generator, every view is the whole image; with one, it is a random crop,
+    mirrored with probability 0.5.
     """
     if random is None:
         return [WHOLE] * count
@@ -83,22 +77,14 @@ class TrainingBatches(keras.utils.PyDataset):
         captions: For each image, its captions as lists of token ids.
         mixture: `Mixture` of the images, from which every epoch is drawn; each once if
             omitted.
-        features: One array `(images, S, D)` for each view; an epoch draws one of the
-            views of each image. `None` to read the images.
-        views: For each array, the views of its images; see `random_views`.
-        paths: Paths of the images, if there are no `features`.
-        image_size: Side of the square in pixels.
-        augment: Whether images are cropped and mirrored at random.
-        boxes: For each image, a dict from token ids to boxes, for attention
-            supervision; `None` for none.
-        grid: Rows and columns of the regions.
-        batch_images: Batch size, in images.
-        captions_per_image: Maximum number of captions of an image in an epoch.
+        features, views: Arrays `(images, S, D)`, and the views of the images in each;
+            an epoch draws one for each image. Without them, the images of `paths` are
+            read, in random views if `augment`.
+        boxes, grid: For attention supervision: for each image, a dict from token ids to
+            boxes; and the rows and columns of the regions.
         multiple: The rows of a batch are padded to a multiple of this. Rows of padding
             repeat an image and have empty captions, which do not count in the loss. On
             several hosts, each process gets its share of the rows.
-        seed: Seed of the order.
-        epoch: First epoch.
     """
 
     def __init__(

@@ -12,12 +12,10 @@ WHOLE = (0.0, 0.0, 1.0, 1.0), False
 
 
 def check_boxes(boxes):
-    """Validate a dict from words to a box or a list of boxes.
+    """Validate a dict from words to a box or a list of boxes; return it with tuples.
 
-    Returns:
-        Dict from a word to a tuple of boxes, without the words that have none. Words
-        are normalised by `tokenize`, like captions. A phrase keeps its spaces, so it
-        matches no single word of a caption.
+    Words are normalised by `tokenize`, like captions. A phrase keeps its spaces, so it
+    matches no single word of a caption. Words without boxes are left out.
     """
     checked = {}
     for word, found in boxes.items():
@@ -74,13 +72,10 @@ def coverage(boxes, rows, columns):
 
 
 def pointing(captions, boxes):
-    """Count the words whose largest weight is on the object that they name.
+    """Count the words whose largest weight is on their object, and all with an object.
 
     A region is on the object if the share of it that the object covers is at least half
     the largest share of any region.
-
-    Returns:
-        Number of hits, and number of words that name an object.
     """
     hits = count = 0
     for caption, named in zip(captions, boxes, strict=True):

@@ -35,21 +35,18 @@ _MARKS = re.compile(
 
 
 def read_dataset(directory, split, *, validation_share=0.1):
-    """Return the captioned images of one split.
+    """Return the `CaptionedImage`s of one split, in the order of its files.
+
+    Captions without a word, images without captions and missing files are left out, and
+    counted in warnings.
 
     Args:
         directory: Path of the data set, or of its folder of images or texts if the
             other folder is next to it.
-        split: `"train"`, `"dev"` or `"test"`; `"val"`, `"valid"` and
-            `"validation"` mean `"dev"`.
+        split: One of the `SPLITS`.
         validation_share: For data without splits, share of the images in dev, and in
             test; for data without dev, share of train that becomes dev. At least 0,
             below 0.5.
-
-    Returns:
-        List of `CaptionedImage`, in the order of the split file or, if there is none,
-        of the file with the captions. Captions without a word, images without captions
-        and missing files are left out, and counted in warnings.
     """
     if split not in SPLITS:
         raise unexpected("split", f"one of {list_some(SPLITS)}", repr(split))

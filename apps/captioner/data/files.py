@@ -22,10 +22,7 @@ from keras_attention_apps.common.options import described
 class ArchivedFile:
     """A file in a `.tar` archive, with the attributes of `Path` that readers need.
 
-    Attributes:
-        archive: Path of the archive.
-        inside: Name of the file in the archive.
-        offset, size: Position and size of its contents in the archive, in bytes.
+    Its contents are `size` bytes at the `offset` of the archive.
     """
 
     archive: Path
@@ -67,11 +64,7 @@ def read_content(file):
 
 
 def archived_samples(archive):
-    """Yield the samples of an archive: successive files with the same stem.
-
-    Yields:
-        Pairs of the name that they share and the list of `ArchivedFile`s.
-    """
+    """Yield the name of each sample of an archive, and its files of one stem."""
     key, files = None, []
     try:
         with (
@@ -144,9 +137,8 @@ def find_file(root, *patterns, without=()):
 def find_split_files(root, pattern, names):
     """Find the files that list one split each.
 
-    Returns:
-        files: Dict from splits to the files that are there.
-        lacking: Dict from the other splits to what is expected for them.
+    Returns a dict from splits to the files that are there, and one from the other
+    splits to what is expected for them. `names` are the splits in the pattern.
     """
     patterns = {split: pattern.format(name) for split, name in names.items()}
     found = {split: find_file(root, pattern) for split, pattern in patterns.items()}

@@ -1,27 +1,7 @@
-"""Readers of data sets of captioned images, one for each layout.
-
-- Official Flickr8k and Flickr30k: `*.token.txt` or `*.token` with lines
-  `name.jpg#0<TAB>caption`, and optionally `*trainImages.txt`, `*devImages.txt` and
-  `*testImages.txt` with one name per line.
-- Kaggle: `captions.txt`, a CSV file with the header `image,caption`, or that of
-  Flickr30k, `results.csv` with `image_name|comment_number|comment`, also with commas;
-  with or without split files as above.
-- Karpathy: `dataset*.json`, which holds the captions and the splits.
-- COCO: `captions_*train*.json`, `captions_*val*.json`, `captions_*test*.json`.
-- Hugging Face: `metadata.csv` or `metadata.jsonl`, with `file_name` (or `filename`,
-  `file` or `image`), one of the keys `caption`, `captions` and `text`, and optionally
-  `split`; in the folder, or one in each of its folders `train`, `validation` and
-  `test`. JSON may also have `boxes`: for words of the captions, lists of
-  `[left, top, right, bottom]` as fractions of width
-  and height.
-- WebDataset: `*.tar`, in which an image and its captions share a name: `0001.jpg` with
-  `0001.txt`, one caption per line, or `0001.json`, with the same keys as above. The
-  name of an archive, such as `train-000.tar` or `val-000.tar`, begins with the split.
+"""The layouts of data sets, one reader each; docs/captioner.md describes them.
 
 COCO, Hugging Face and WebDataset may lack dev; all layouts but Karpathy's and COCO's
-may have no splits. Then a hash of its name decides the split of an image. The layout is
-recognised by these files. If there are several, the order is Karpathy, COCO, official,
-Kaggle, Hugging Face, WebDataset.
+may have no splits. Then a hash of its name decides the split of an image.
 
 All readers follow the same rules. An image in two splits is an error. So is an
 ambiguous file, such as one with two columns of the same name, two images with the same
@@ -94,14 +74,13 @@ class Listing:
     Args:
         where: Path of the data set, or of its file, for errors.
         lacking: For a layout with a file for each split: dict from the splits without a
-            file to the expected file. `None` for layouts in which a split exists as
-            soon as an image names it.
+            file to the expected file.
         draws_dev: Whether dev is drawn from train where it is missing.
         drawn_by: Function from a path to the text whose hash decides its split.
 
     Attributes:
-        dropped: Dict from pairs `(split or None, kind)` to the list of the examples of
-            this kind that were left out.
+        dropped: Dict from pairs `(split or None, kind)` to the examples of this kind
+            that were left out.
     """
 
     def __init__(self, where, *, lacking=None, draws_dev=True, drawn_by=None):

@@ -42,14 +42,8 @@ def preprocess_input(images):
 def efficientnet_lite(variant, width, depth, *, include_top, weights, input_shape):
     """Build an EfficientNet-Lite as a functional Keras model without a top.
 
-    Args:
-        variant: 0, 1 or 2, which is part of the name of the model and of the package
-            with its weights.
-        width: Factor of the depth of the stages' outputs.
-        depth: Factor of the number of blocks.
-        include_top: Must be `False`.
-        weights: `"imagenet"` or `None`.
-        input_shape: Height, width and channels of the images.
+    `width` and `depth` are factors of the depth of the stages' outputs and of the
+    number of blocks; `weights` are `"imagenet"` or `None`.
     """
     if include_top:
         raise ValueError(

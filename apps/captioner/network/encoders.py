@@ -132,9 +132,8 @@ class Encoder:
 def read_encoder(name):
     """Return the `Encoder` of a name, and its weights as a file in memory.
 
-    Args:
-        name: Path of a `.keras` file; or `"hub:"` and the name of a KerasHub preset, as
-            its `Backbone.from_preset` takes it.
+    The name is the path of a `.keras` file, or `"hub:"` and a preset of KerasHub, as
+    its `Backbone.from_preset` takes it.
     """
     read = _read_preset if name.startswith(HUB) else _read_file
     model, pixels = read(name)
@@ -270,17 +269,7 @@ def grid_model(model, image_size, name):
 
 
 class PatchGrid(layers.Layer):
-    """Arranges patch tokens in a grid, and drops the tokens before them.
-
-    Args:
-        rows, columns: Size of the grid.
-
-    Call arguments:
-        tokens: `(B, S, D)`, those of the patches last, row by row.
-
-    Returns:
-        `(B, rows, columns, D)`.
-    """
+    """Arranges patch tokens `(B, S, D)` in a grid, and drops the tokens before them."""
 
     def __init__(self, rows, columns, **kwargs):
         super().__init__(**kwargs)

@@ -25,23 +25,14 @@ _SEAL_BYTES = hashlib.sha256().digest_size
 
 
 def cached_features(backbone, paths, cache, *, name, views=None):
-    """Return features of images, from the cache if nothing has changed.
+    """Return features `(images, S, D)`, from the cache if nothing has changed.
 
-    The cache is one float16 file for each name and key. The key is a digest of the
-    images' contents and order, their views, the backbone with its weights and
-    precision, and the image size. A file with this key is used, whatever its name; a
-    new file replaces the old one of the same name when it is complete. A file that is
-    damaged is removed with a warning, and its features are computed again.
-
-    Args:
-        backbone: A `Backbone`.
-        paths: Paths of the images.
-        cache: Folder of the cache.
-        name: Name of the images, such as `"train"`.
-        views: The view of each image, see `random_views`; the whole image if omitted.
-
-    Returns:
-        Memory-mapped array `(len(paths), S, D)`, float16.
+    The cache is one float16 file for each name and key, which is mapped into memory.
+    The key is a digest of the images' contents and order, their views, the backbone
+    with its weights and precision, and the image size. A file with this key is used,
+    whatever its name; a new file replaces the old one of the same name when it is
+    complete. A file that is damaged is removed with a warning, and its features are
+    computed again.
     """
     key = _digest(backbone, paths, views)
     for file in cache.glob(f"[!.]*-{key}.npy"):

@@ -24,11 +24,9 @@ _TORCH_NAMES = {
 def load_weights(cnn, path):
     """Load weights into a Keras model.
 
-    Args:
-        cnn: The model.
-        path: A `.weights.h5` file of Keras; a `.npz` file with one array for each
-            weight, named such as `blocks.0.bn1/gamma`; or a `.pth` checkpoint of
-            PyTorch with the same names of layers.
+    The path is that of a `.weights.h5` file of Keras; of a `.npz` file with one array
+    for each weight, named such as `blocks.0.bn1/gamma`; or of a `.pth` checkpoint of
+    PyTorch with the same names of layers.
     """
     path = str(path)
     if path.endswith(".npz"):

@@ -34,12 +34,8 @@ class SelfCriticalCaptions(SelfCritical):
     Args:
         captioner: The `Captioner`; its network must be compiled.
         features: List of arrays `(images, S, D)`; every step draws one for each image.
-        mixture: `Mixture` of the images, from which every epoch is drawn; each once if
-            omitted.
-        reward: Function of the list of words of a caption and the index of its image
-            to its reward, such as a `CiderReward`.
-        batch_images: Batch size, in images.
-        **options: Further arguments of `SelfCritical`.
+        reward: Function of the list of words of a caption and the index of its image.
+        mixture: `Mixture` from which every epoch is drawn; each image once if omitted.
     """
 
     def __init__(
@@ -113,11 +109,7 @@ class CiderReward:
         ]
 
     def __call__(self, words, image):
-        """Return the reward of a caption.
-
-        Returns:
-            CIDEr-D, from 0 to 10.
-        """
+        """Return CIDEr-D, from 0 to 10, of a complete caption of an image."""
         caption = self._vector(_count((*words, _END)))
         references = self._references[image]
         return 10 * sum(_similarity(caption, r) for r in references) / len(references)
@@ -160,11 +152,7 @@ class BleuReward:
             self._lengths.append(sorted(_word_count(count) for count in counts))
 
     def __call__(self, words, image):
-        """Return the reward of a caption.
-
-        Returns:
-            BLEU-4, from 0 to 1.
-        """
+        """Return BLEU-4, from 0 to 1, of a complete caption of an image."""
         counts, most = _count(tuple(words)), self._max_counts[image]
         matches, totals = [0, 1, 1, 1], [0, 1, 1, 1]
         for ngram, count in counts.items():

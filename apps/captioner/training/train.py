@@ -168,13 +168,8 @@ def _train(config, devices):
 class _Data:
     """The images of a training, from all its data sets.
 
-    Attributes:
-        training: List of all training images.
-        validation: List of all validation images.
-        mixture: `Mixture` of the training images.
-        parts: Dict from the name of each data set to the slice of its validation
-            images.
-        summary: Description of all data sets.
+    `mixture` is that of the training images; `parts` has the slice of the validation
+    images of each data set, by its name.
     """
 
     def __init__(self, config):
@@ -595,10 +590,7 @@ def fingerprint(key, *splits):
 
 
 class CaptionSamples(Samples):
-    """Captions of a few validation images, with the attention map of every word.
-
-    The examples are `CaptionedImage`s, and the outputs `Caption`s.
-    """
+    """The `CaptionedImage`s of the report, and their `Caption`s with all maps."""
 
     def head(self, example):
         references = "".join(

@@ -21,12 +21,8 @@ PREVIEW = 800
 class Photo:
     """An image, as the models read it and as the page shows it.
 
-    It takes a few hundred kilobytes, however large the image is.
-
-    Attributes:
-        arrays: Dict from the image sizes of the models to uint8 arrays.
-        preview: JPEG of the image, reduced.
-        width, height: Size of the preview in pixels.
+    It takes a few hundred kilobytes, however large the image is. `arrays` has an array
+    for each image size of the models; the size is that of the `preview`, a JPEG.
     """
 
     arrays: dict
@@ -37,9 +33,6 @@ class Photo:
 
 class CaptionService:
     """The captioner of the page, and the one to compare it with.
-
-    Args:
-        config: The `WebConfig`.
 
     Attributes:
         defaults: Options of the beam search of the model.
