@@ -234,46 +234,32 @@ def find_overlays(overlay, given, images):
 def _names(paths):
     """Return a dict from images to names; different images have different ones.
 
-    Files of the same name are distinguished by as many of their folders as needed, or
-    else by a number. Two spellings of one absolute path are one image.
+    The suffix is kept where a folder has two files of one stem. Files of the same name
+    are distinguished by as many of their folders as needed, or else by a number. Two
+    spellings of one absolute path are one image.
     """
     images = {path: Path(os.path.abspath(path)) for path in paths}
-    own = _names_in_folders(dict.fromkeys(images.values()))
+    taken = collections.Counter(
+        (image.parent, name)
+        for image in {*images.values()}
+        for name in {image.stem, image.name}
+    )
     # The root, which is left out, would make an absolute path of the name.
-    folders = {image: image.parent.parts[1:] for image in own}
-    names = dict(own)
-    for depth in range(1, 1 + max(map(len, folders.values()), default=0)):
+    parts = {
+        x: (*x.parent.parts[1:], x.stem if taken[x.parent, x.stem] == 1 else x.name)
+        for x in images.values()
+    }
+    names = {image: own[-1] for image, own in parts.items()}
+    for depth in range(2, 1 + max(map(len, parts.values()), default=0)):
         counts = collections.Counter(names.values())
         alike = [image for image, name in names.items() if counts[name] > 1]
-        names |= {
-            image: "-".join((*folders[image][-depth:], own[image])) for image in alike
-        }
-    names = _numbered(names)
-    return {path: names[image] for path, image in images.items()}
-
-
-def _names_in_folders(images):
-    """Return a dict from images to names, which are different within a folder.
-
-    The suffix is kept only if the name without it would be ambiguous in the folder.
-    """
-    taken = collections.Counter(
-        (image.parent, name) for image in images for name in {image.stem, image.name}
-    )
-    return {
-        image: image.stem if taken[image.parent, image.stem] == 1 else image.name
-        for image in images
-    }
-
-
-def _numbered(names):
-    """Return names with a number after each that equals an earlier one."""
-    numbered, taken = {}, set()
+        names |= {image: "-".join(parts[image][-depth:]) for image in alike}
+    used = set()
     for image, name in names.items():
         choices = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
-        numbered[image] = next(choice for choice in choices if choice not in taken)
-        taken.add(numbered[image])
-    return numbered
+        names[image] = next(choice for choice in choices if choice not in used)
+        used.add(names[image])
+    return {path: names[image] for path, image in images.items()}
 
 
 def preview(image, side):

@@ -113,9 +113,9 @@ def train(config: TrainConfig):
     check_output(config.output, config.tensorboard, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
     check_epochs(config.epochs, config.fine_tune_epochs, config.self_critical_epochs)
+    check_samples(config)
     if not is_begun(config.output):
         check_needs(config, TRAINING_NEEDS)
-        check_samples(config)
     with training_context(config) as devices:
         return _train(config, devices)
 
@@ -375,15 +375,13 @@ class _Phases:
         self.network.backbone.trainable = False
         features = self._training_features("tuned")["features"]
         validation_batches = self._validation_features("tuned")
-        # Earlier versions began trainings of one caption, and sampled two.
-        least = 2 if config.self_critical_baseline == "samples" else 1
         batches = SelfCriticalCaptions(
             self.captioner,
             features,
             self._reward(),
             mixture=self.data.mixture,
             batch_images=config.batch_images,
-            samples=max(config.captions_per_image, least),
+            samples=config.captions_per_image,
             baseline=config.self_critical_baseline,
             devices=self.devices,
             seed=config.seed,
@@ -585,8 +583,7 @@ def fingerprint(key, *splits):
         for image in images:
             digest.update(repr(key(image)).encode())
     counts = " and ".join(str(len(images)) for images in splits)
-    # Checkpoints of earlier versions contain this line.
-    return f"{counts} photographs, digest {digest.hexdigest()}"
+    return f"{counts} images, digest {digest.hexdigest()}"
 
 
 class CaptionSamples(Samples):
