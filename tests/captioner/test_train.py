@@ -105,7 +105,7 @@ def test_little_data_is_reported_and_other_data_does_not_resume(
     captions.write_text(text)
     assert main(command(data, output, **changes)) == 2
     err = capsys.readouterr().err
-    assert "another training: text was '12 and 1 photographs, digest" in err
+    assert "another training: text was '12 and 1 images, digest" in err
 
 
 def test_few_captions_are_learned_word_by_word(
