@@ -333,16 +333,16 @@ class CaptionConfig:
     images: Positional[tuple[Path, ...]]
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
-    #: Write to this file instead of standard output: one JSON object per line, with
-    #: image, model, options (those that differ from the defaults), caption and
-    #: mean_log_probability, or error. If the file exists, the images that have captions
-    #: in it are skipped, so the same command in the same working directory resumes an
-    #: interrupted run; another model or other options are an error. Images with an
-    #: error are tried again, and so are those without a caption if --min-score is lower
-    #: now. If it is higher, captions with a mean_log_probability below it are removed.
+    #: Write to this file instead of standard output, one JSON object per line: image,
+    #: model, options (those that differ from the defaults), caption and
+    #: mean_log_probability, or error. The same command in the same working directory
+    #: resumes an interrupted run: images that have captions in the file are skipped,
+    #: and those with an error are tried again. A file with captions of another model or
+    #: of other options is an error. A lower --min-score tries images without a caption
+    #: again; a higher one removes captions with a lower mean_log_probability.
     output: Path | None = None
-    #: Output file for the overlay of the attention; for several images, an output
-    #: folder, which must not be that of the images. The formats are PNG, JPEG and PDF.
+    #: Draw where the model looked for every word into this file (PNG, JPEG or PDF); for
+    #: several images, into this folder, which must not be that of the images.
     overlay: Path | None = None
     #: Words in the overlay: all, or content, without function words such as "a", "of"
     #: and "is".
