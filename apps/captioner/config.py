@@ -5,13 +5,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from keras_attention_apps.captioner.schema import (
-    DEFAULT_MODEL,
-    CaptionBeamConfig,
-    ImageSize,
-)
 from keras_attention_apps.common.options import (
     MAX_UNITS,
+    BeamConfig,
     BeamSize,
     BulkConfig,
     CalibrationOptions,
@@ -21,6 +17,7 @@ from keras_attention_apps.common.options import (
     Fraction,
     Layers,
     Length,
+    LengthPenalty,
     LogProbability,
     ModelName,
     Momentum,
@@ -38,6 +35,22 @@ from keras_attention_apps.common.options import (
     Weight,
 )
 from tyro.conf import Positional
+
+# Preset that commands use unless another model is given.
+DEFAULT_MODEL = "flickr8k-coco-ensemble"
+
+# Larger images need more memory than most machines have.
+ImageSize = Annotated[int, Range(1, 4096)]
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionBeamConfig(BeamConfig):
+    """Options of the beam search."""
+
+    #: Length penalty: hypotheses are ranked by log-probability / length ** penalty.
+    length_penalty: LengthPenalty = 0.7
+    #: N-gram blocking: no caption repeats an n-gram of this length (0 disables it).
+    no_repeat_ngrams: Natural = 3
 
 
 @dataclasses.dataclass(frozen=True)

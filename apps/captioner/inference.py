@@ -10,7 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import numpy as np
 from keras_attention_apps.captioner.captions import BaseCaptioner, check_maps
-from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, ModelConfig
+from keras_attention_apps.captioner.config import (
+    RUNTIME_OPTIONS,
+    CaptionBeamConfig,
+    ModelConfig,
+)
 from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.network import build_network
 from keras_attention_apps.captioner.network.base import CaptionEnsemble
@@ -20,7 +24,6 @@ from keras_attention_apps.captioner.network.encoders import (
     is_encoder,
 )
 from keras_attention_apps.captioner.network.features import feature_model
-from keras_attention_apps.captioner.schema import CaptionBeamConfig
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.models import short_digest
 from keras_attention_apps.common.network.base import computing_in, power_of_two

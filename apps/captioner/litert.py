@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from keras_attention_apps.captioner.captions import BaseCaptioner
+from keras_attention_apps.captioner.config import CaptionBeamConfig, ImageSize
 from keras_attention_apps.captioner.images import ImageError
-from keras_attention_apps.captioner.schema import CaptionBeamConfig, ImageSize
 from keras_attention_apps.common.litert import LiteTask
 from keras_attention_apps.common.models import loading
 from keras_attention_apps.common.options import Length, Range

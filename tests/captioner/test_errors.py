@@ -5,7 +5,6 @@ import pytest
 from keras_attention_apps.captioner.config import ChosenModel, WebConfig
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.runtimes import check_inference
-from keras_attention_apps.captioner.web.service import CaptionService
 from keras_attention_apps.common.errors import UserError
 from programs import check_flipped_bits, error_of, training, with_content
 
@@ -78,6 +77,9 @@ def test_inference_needs_hard_attention(command, model, capsys, tmp_path, monkey
 def test_inference_is_an_option_of_an_ensemble_with_hard_attention():
     for model in ("flickr8k-hard", "flickr8k-coco-soft+flickr8k-hard", "some.tflite"):
         check_inference(ChosenModel(model, inference="argmax"))
+    pytest.importorskip("gradio")
+    from keras_attention_apps.captioner.web.page import CaptionService
+
     with pytest.raises(UserError, match="--inference needs a model with hard"):
         CaptionService(WebConfig(ChosenModel("flickr8k-coco-soft", inference="argmax")))
 
