@@ -30,7 +30,8 @@ def caption(config):
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
     chosen = config.model
-    check_inference(chosen)
+    if chosen.inference:
+        check_inference(chosen)
     if config.bulk.engine == "ray":
         from keras_attention_apps.captioner.bulk import caption_bulk
 
@@ -48,13 +49,13 @@ def caption(config):
         jit_compile=config.jit_compile,
         **chosen.options,
     )
-    search = captioner.search_options(**config.search.beam)
-    check_n_best(config.n_best, search)
     with contextlib.ExitStack() as stack:
         records = None
         if config.output:
             from keras_attention_apps.captioner.commands.records import Records
 
+            search = captioner.search_options(**config.search.beam)
+            check_n_best(config.n_best, search)
             options = _options(config, search)
             records = stack.enter_context(
                 Records(config.output, chosen.name, options, config.min_score)
