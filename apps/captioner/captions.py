@@ -1,9 +1,9 @@
 """Captions of images, whichever runtime computes them."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
+from keras_attention_apps.captioner.config import PRESETS
 from keras_attention_apps.captioner.images import ImageError, read_array
 from keras_attention_apps.captioner.text import Vocabulary, detokenize
 from keras_attention_apps.common.errors import UserError
@@ -14,7 +14,6 @@ from keras_attention_apps.common.hypotheses import (
     hypotheses,
 )
 
-PRESETS = Path(__file__).parent / "presets"
 # Attention maps that a search can return.
 MAPS = ("weights", "probabilities")
 

@@ -36,6 +36,7 @@ from keras_attention_apps.common.options import (
 )
 from tyro.conf import Positional
 
+PRESETS = Path(__file__).parent / "presets"
 # Preset that commands use unless another model is given.
 DEFAULT_MODEL = "flickr8k-coco-ensemble"
 

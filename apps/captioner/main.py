@@ -3,7 +3,6 @@
 import sys
 
 from keras_attention_apps.captioner import config
-from keras_attention_apps.captioner.captions import PRESETS
 from keras_attention_apps.common import cli
 from keras_attention_apps.common.options import AverageConfig, ConvertConfig
 
@@ -33,7 +32,7 @@ def main(argv=None):
         "Caption images, and show where the model looked for every word.",
         COMMANDS,
         call,
-        presets=PRESETS,
+        presets=config.PRESETS,
         read_config=_read_config,
         argv=argv,
         texts=TEXTS,
@@ -48,7 +47,7 @@ def call(options):
         case config.EvaluateConfig():
             from keras_attention_apps.captioner.commands.evaluate import evaluate as run
         case config.CalibrateConfig():
-            from keras_attention_apps.captioner.commands.calibrate import (
+            from keras_attention_apps.captioner.commands.evaluate import (
                 calibrate as run,
             )
         case config.ExportConfig():

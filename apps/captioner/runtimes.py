@@ -1,7 +1,6 @@
 """The runtimes of a captioner: Keras and LiteRT."""
 
-from keras_attention_apps.captioner.captions import PRESETS
-from keras_attention_apps.captioner.config import ModelConfig
+from keras_attention_apps.captioner.config import PRESETS, ModelConfig
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.models import Runtimes, member_names, read_config

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from keras_attention_apps.captioner import LiteCaptioner
-from keras_attention_apps.captioner.captions import PRESETS
+from keras_attention_apps.captioner.config import PRESETS
 from keras_attention_apps.captioner.inference import Captioner
 
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())

@@ -1,4 +1,4 @@
-"""`captioner evaluate`: scores of a model on a part of a data set."""
+"""`captioner evaluate` and `captioner calibrate`: scores and confidence of a model."""
 
 import contextlib
 import math
@@ -13,6 +13,7 @@ from keras_attention_apps.captioner.metrics import (
     sentinel_of_words,
 )
 from keras_attention_apps.captioner.runtimes import RUNTIMES, check_inference
+from keras_attention_apps.common.calibration import calibrate as calibrate_model
 from keras_attention_apps.common.files import Inputs, check_file, read_json, write_json
 
 # Shares of the most probable captions that are scored.
@@ -117,3 +118,16 @@ def _are_results(path):
         keys = {"image_id", "caption"}
         return isinstance(entries, list) and all(x.keys() == keys for x in entries)
     return False
+
+
+def calibrate(config):
+    """Calibrate a captioner as a `CalibrateConfig` describes it."""
+
+    def read(path):
+        images = readable(read_dataset(path, config.split), config.max_unreadable)
+        return [image.path for image in images]
+
+    def run(captioner, images):
+        return captioner.caption(images, batch_size=config.batch_size)
+
+    calibrate_model(config, RUNTIMES, read=read, run=run)
