@@ -42,33 +42,33 @@ from keras_attention.layers.windows import (
     LocalWindow,
 )
 from keras_attention.litert import convert_to_litert
-from keras_attention.losses import (
-    PointerCrossentropy,
-    ReinforceLoss,
-    SequenceCrossentropy,
+from keras_attention.losses.attention import (
     attention_supervision,
     coverage_loss,
     doubly_stochastic_penalty,
-    linear_crossentropy,
-    pointer_crossentropy,
+)
+from keras_attention.losses.crossentropy import (
+    SequenceCrossentropy,
     sequence_crossentropy,
 )
+from keras_attention.losses.linear_crossentropy import linear_crossentropy
+from keras_attention.losses.pointer import PointerCrossentropy, pointer_crossentropy
+from keras_attention.losses.reinforce import ReinforceLoss
 from keras_attention.metrics import AlignmentErrorRate, PointingAccuracy
 from keras_attention.plots import attention_heatmap, attention_overlay, attention_text
-from keras_attention.search import (
+from keras_attention.search.beam import beam_search
+from keras_attention.search.constraints import (
     Ban,
-    BeamSearchQueue,
     Constraint,
     MinLength,
     NoRepeatNgrams,
     Prefix,
-    RequiredPhrases,
-    beam_search,
-    contrastive_search,
-    ensemble_step,
-    greedy_search,
-    sample_search,
 )
+from keras_attention.search.contrastive import contrastive_search
+from keras_attention.search.ensemble import ensemble_step
+from keras_attention.search.phrases import RequiredPhrases
+from keras_attention.search.queue import BeamSearchQueue
+from keras_attention.search.sampling import greedy_search, sample_search
 from keras_attention.version import __version__
 from keras_attention.word_vectors import WordVectors, load_word_vectors
 

@@ -1,4 +1,4 @@
-"""Properties of the backends, and the functions that are fastest on each."""
+"""Properties of the backends, and functions that suit each of them."""
 
 import functools
 import math
@@ -118,3 +118,20 @@ def defers_gradients(x):
     # An export has tensors for sizes.
     exports = backend == "torch" and not isinstance(x.shape[0], int)
     return backend != "jax" and not exports
+
+
+def with_upstream(gradient):
+    """Adapt a function of the upstream gradient to the calls of all backends.
+
+    TensorFlow and JAX call `adapted(upstream)`, PyTorch calls
+    `adapted(*inputs, upstream=upstream)`.
+
+    Args:
+        gradient: Function from the gradient of the only output to the gradients of the
+            inputs.
+    """
+
+    def adapted(*upstreams, upstream=None):
+        return gradient(upstreams[0] if upstream is None else upstream)
+
+    return adapted

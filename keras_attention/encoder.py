@@ -9,19 +9,11 @@ import keras
 from keras import ops, tree
 
 from keras_attention import backends, loops
-from keras_attention.composite import CompositeLayer
-from keras_attention.empty_tensors import at_least_one
+from keras_attention.layers import recurrent
 from keras_attention.layers.base import freeze_new_weights
-from keras_attention.layers.recurrent import (
-    call_cell,
-    check_cell,
-    has_dropout,
-    initial_cell_state,
-    output_units,
-    reset_dropout_masks,
-)
 from keras_attention.ops.masks import clear_masked
-from keras_attention.serialization import serialize_part
+from keras_attention.serialization import CompositeLayer, config_of
+from keras_attention.sizes import at_least_one
 from keras_attention.split_cells import split_cell
 from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor
 from keras_attention.validation import (
@@ -100,9 +92,9 @@ class RecurrentEncoder(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_cell("cell", cell)
+        recurrent.check_cell("cell", cell)
         if backward_cell is not None:
-            check_cell("backward_cell", backward_cell)
+            recurrent.check_cell("backward_cell", backward_cell)
         check_boolean("return_state", return_state)
         if cell is backward_cell:
             raise ValueError(
@@ -173,7 +165,7 @@ class RecurrentEncoder(CompositeLayer):
     def _states(self, initial_state, inputs):
         """Return the list of states before the first step of every cell."""
         batch = ops.shape(inputs)[0]
-        states = [initial_cell_state(cell, batch) for cell in self._cells]
+        states = [recurrent.initial_cell_state(cell, batch) for cell in self._cells]
         if initial_state is not None:
             given = tree.flatten(initial_state)
             found = [tuple(x.shape) for x in given]
@@ -194,12 +186,12 @@ class RecurrentEncoder(CompositeLayer):
 
     def _reset_dropout_masks(self):
         for cell in self._cells:
-            reset_dropout_masks(cell)
+            recurrent.reset_dropout_masks(cell)
 
     def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
         if not self.return_state:
             return previous_mask
-        states = [initial_cell_state(cell, 1) for cell in self._cells]
+        states = [recurrent.initial_cell_state(cell, 1) for cell in self._cells]
         return (previous_mask, *(None for _ in tree.flatten(states)))
 
     def compute_output_shape(
@@ -207,20 +199,18 @@ class RecurrentEncoder(CompositeLayer):
     ) -> Any:
         _check_inputs(inputs_shape)
         batch, steps, _ = inputs_shape
-        depth = sum(output_units(cell) for cell in self._cells)
+        depth = sum(recurrent.output_units(cell) for cell in self._cells)
         if not self.return_state:
             return batch, steps, depth
-        states = [x for cell in self._cells for x in initial_cell_state(cell, 1)]
+        states = [
+            x for cell in self._cells for x in recurrent.initial_cell_state(cell, 1)
+        ]
         states = tree.map_structure(lambda x: (batch, x.shape[-1]), states)
         return ((batch, steps, depth), *states)
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "cell": serialize_part(self.cell),
-            "backward_cell": serialize_part(self.backward_cell),
-            "return_state": self.return_state,
-        }
+        own = config_of(self, "cell backward_cell return_state")
+        return {**super().get_config(), **own}
 
 
 class _Pass:
@@ -245,16 +235,16 @@ class _Pass:
         self.sequences = {"inputs": inputs}
         if self._split is not None:
             self.sequences = {"inputs": self._split.sequences}
-        elif has_dropout(cell):
+        elif recurrent.has_dropout(cell):
             # A dropout mask that is drawn inside a loop cannot be used outside of it.
-            call_cell(cell, at_least_one(inputs)[0], state)
+            recurrent.call_cell(cell, at_least_one(inputs)[0], state)
         if mask is not None:
             self.sequences["mask"] = self._in_order(mask)[..., None]
 
     def step(self, state, part):
         """Return the new state, and the dict that `finish` takes."""
         if self._split is None:
-            output, new_state = call_cell(self._cell, part["inputs"], state)
+            output, new_state = recurrent.call_cell(self._cell, part["inputs"], state)
         else:
             output, new_state = self._split(part["inputs"], None, state)
         results = {"output": output}

@@ -3,7 +3,7 @@
 import keras
 from keras import ops, tree
 
-from keras_attention.empty_tensors import at_least_one
+from keras_attention.sizes import at_least_one
 
 
 def scan(step, state, inputs):
@@ -28,18 +28,14 @@ def scan(step, state, inputs):
     if backend == "jax":
         return ops.scan(step, state, inputs)
     if tree.flatten(inputs)[0].shape[0] == 0:
-        return state, _no_outputs(step, state, inputs)
+        part = tree.map_structure(lambda x: at_least_one(x)[0], inputs)
+        _, template = step(state, part)
+        return state, tree.map_structure(
+            lambda x: ops.zeros((0, *ops.shape(x)), x.dtype), template
+        )
     if backend == "tensorflow":
         return _scan_tensorflow(step, state, inputs)
     return _scan_eagerly(step, state, inputs)
-
-
-def _no_outputs(step, state, inputs):
-    """Return empty stacked outputs, `(0, ...)`."""
-    _, template = step(state, tree.map_structure(lambda x: at_least_one(x)[0], inputs))
-    return tree.map_structure(
-        lambda x: ops.zeros((0, *ops.shape(x)), x.dtype), template
-    )
 
 
 def _scan_eagerly(step, state, inputs):

@@ -4,15 +4,12 @@ Shapes: B batch, T target steps, S positions.
 """
 
 import math
-from collections.abc import Iterable
-from typing import Self
 
 import keras
 from keras import ops
 
-from keras_attention.empty_tensors import is_zero
-from keras_attention.sample_weights import broadcast_sample_weights
-from keras_attention.sizes import index_range
+from keras_attention.losses.masking import broadcast_sample_weights
+from keras_attention.sizes import index_range, is_zero
 from keras_attention.typing import Dtype, Tensor
 from keras_attention.validation import may_be_equal
 
@@ -40,12 +37,6 @@ class _Quotient(keras.metrics.Metric):
             )
         self.numerator.assign_add(ops.sum(numerator))
         self.denominator.assign_add(ops.sum(denominator))
-
-    def merge_state(self, metrics: Iterable[Self]) -> None:
-        """Add the counts of other metrics of the same class."""
-        for metric in metrics:
-            self.numerator.assign_add(metric.numerator)
-            self.denominator.assign_add(metric.denominator)
 
     def result(self) -> Tensor:
         return ops.cast(ops.divide_no_nan(self.numerator, self.denominator), self.dtype)

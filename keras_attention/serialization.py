@@ -1,17 +1,29 @@
-"""Serialisation of seeds, and of layers that are parts of other layers."""
+"""Configs of layers, with the layers and seeds that are parts of them."""
+
+from typing import Any, Self
 
 import keras
 
+from keras_attention.typing import Config
+
+
+def config_of(layer, names):
+    """Return attributes of a layer, named in one string, as entries of its config."""
+    return {name: serialize_part(getattr(layer, name)) for name in names.split()}
+
 
 def serialize_part(part):
-    """Return the config of a layer, without its build config: its owner builds it.
+    """Return the config of a layer or a seed generator, or of each in a list.
 
-    Several layers may share the part. When Keras saves a model, every config of an
-    object after the first contains its id. Layers that are loaded from configs with the
-    same id share the part again.
-
-    Anything else, such as `None` for no layer, is returned unchanged.
+    Anything else is returned unchanged. The config of a layer has no build config: its
+    owner builds it. Several layers may share the part. When Keras saves a model, every
+    config of an object after the first contains its id. Layers that are loaded from
+    configs with the same id share the part again.
     """
+    if isinstance(part, list):
+        return [serialize_part(x) for x in part]
+    if isinstance(part, keras.random.SeedGenerator):
+        return keras.saving.serialize_keras_object(part)
     if not isinstance(part, keras.layers.Layer):
         return part
     # The first call registers the object, so the second config contains the id.
@@ -21,11 +33,22 @@ def serialize_part(part):
     return config
 
 
-def seed_and_generator(seed):
-    """Return an argument `seed`, and its `SeedGenerator`.
+def deserialize_parts(config):
+    """Return a config with the parts that `serialize_part` wrote as layers."""
 
-    The argument may be a config that `serialize_seed` returned, or a generator: then
-    both results are the generator.
+    def restored(value):
+        if isinstance(value, list):
+            return [restored(x) for x in value]
+        is_part = isinstance(value, dict) and "registered_name" in value
+        return keras.saving.deserialize_keras_object(value) if is_part else value
+
+    return {k: x if k == "dtype" else restored(x) for k, x in config.items()}
+
+
+def seed_and_generator(seed):
+    """Return an argument `seed`, which may be a config, and its `SeedGenerator`.
+
+    If the argument is a generator, both results are.
     """
     if isinstance(seed, dict):
         seed = keras.saving.deserialize_keras_object(seed)
@@ -34,18 +57,48 @@ def seed_and_generator(seed):
     return seed, keras.random.SeedGenerator(seed)
 
 
-def serialize_seed(seed):
-    """Return the config of a seed, for `seed_and_generator`."""
-    if isinstance(seed, keras.random.SeedGenerator):
-        return keras.saving.serialize_keras_object(seed)
-    return seed
+class CompositeLayer(keras.layers.Layer):
+    """Base of layers that are made of other layers.
+
+    Their config and weights file include these layers, quantised or not.
+
+    `from_config` creates the layers that `serialize_part` has written into the config.
+
+    `keras.Model.quantize` quantises sublayers in place, which the config of their owner
+    does not show. The build config records it, and `build_from_config` quantises the
+    sublayers again, so that the weights in the file fit.
+    """
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        return cls(**deserialize_parts(config))
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        config = super().get_build_config()
+        quantized = {
+            path: keras.saving.serialize_keras_object(layer.quantization_config)
+            for path, layer in _sublayers(self)
+            if layer.quantization_mode is not None
+        }
+        # A layer that is not built has no build config. The layer that built its
+        # sublayers records them.
+        return {**config, "quantized": quantized} if config and quantized else config
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        super().build_from_config(config)
+        quantized = config.get("quantized", {})
+        for path, layer in _sublayers(self):
+            # The config of a sublayer may have quantised it already, and a sublayer
+            # that is not built belongs to another layer that builds it.
+            if path in quantized and layer.built and layer.quantization_mode is None:
+                options = keras.saving.deserialize_keras_object(quantized[path])
+                layer.quantize(config=options, type_check=False)
 
 
-def deserialize_parts(config):
-    """Return a config with the parts that `serialize_part` wrote as layers."""
-    return {
-        name: keras.saving.deserialize_keras_object(value)
-        if isinstance(value, dict) and "registered_name" in value and name != "dtype"
-        else value
-        for name, value in config.items()
-    }
+def _sublayers(layer, path=""):
+    """Return pairs of a path and a layer, for the sublayers at every depth."""
+    found = []
+    for sublayer in layer._layers:
+        inside = f"{path}/{sublayer.name}"
+        found += [(inside, sublayer), *_sublayers(sublayer, inside)]
+    return found

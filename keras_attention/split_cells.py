@@ -18,7 +18,6 @@ from keras_attention.layers.recurrent import (
     gru_gates,
     lstm_gates,
 )
-from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import accumulation_dtype
 
 
@@ -127,7 +126,7 @@ def _defer_gradients(kernel_inputs, names):
     """
 
     def add(sums, *_):
-        @with_upstream
+        @backends.with_upstream
         def gradient(upstream):
             rows = ops.reshape(upstream, (-1, upstream.shape[-1]))
             inputs = [
@@ -155,7 +154,7 @@ def _multiplier(kernel):
     transposed = ops.transpose(kernel)
 
     def multiply(x):
-        @with_upstream
+        @backends.with_upstream
         def gradient(upstream):
             return ops.matmul(upstream, transposed)
 
@@ -267,7 +266,7 @@ def _standardizer(averaging, epsilon):
         scale = ops.rsqrt(_mean(ops.square(gates), averaging) + epsilon)
         standardized = gates * scale
 
-        @with_upstream
+        @backends.with_upstream
         def gradient(upstream):
             upstream = _by_gate(upstream, averaging)
             mean_product = _mean(upstream * standardized, averaging)

@@ -115,7 +115,10 @@ def load_word_vectors(
             )
     # The exact word comes last, because the last spelling that is found counts.
     forms = (str.lower, str) if lowercase else (str,)
-    spellings = [[_utf8(form(word)) for form in forms] for word in words]
+    spellings = [
+        [form(word).encode("utf-8", "surrogatepass") for form in forms]
+        for word in words
+    ]
     wanted = {spelling for several in spellings for spelling in several}
     read, repeated, size = _read(file, wanted, dimension)
     vectors = np.zeros((len(words), size), "float32")
@@ -124,10 +127,6 @@ def load_word_vectors(
         for spelling in filter(read.__contains__, several):
             vectors[row], found[row] = read[spelling], True
     return WordVectors(vectors, found, repeated)
-
-
-def _utf8(word):
-    return word.encode("utf-8", "surrogatepass")
 
 
 def _excerpt(text):

@@ -7,32 +7,26 @@ the hypotheses of a beam), S positions, D step input, U cell units, V context.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import keras
 from keras import ops, tree
 
 from keras_attention.backends import project_rows
-from keras_attention.composite import CompositeLayer
 from keras_attention.decoder.joint_attention import (
     JointMemory,
     JointStep,
     check_attention,
 )
-from keras_attention.decoder.sentinel import attend_with_sentinel, visual_sentinel
+from keras_attention.decoder.sentinel import (
+    VisualSentinel,
+    attend_with_sentinel,
+    check_parts,
+)
+from keras_attention.layers import recurrent
 from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.base import check_memory, freeze_new_weights
-from keras_attention.layers.recurrent import (
-    call_cell,
-    check_cell,
-    check_loop_layer,
-    has_dropout,
-    initial_cell_state,
-    output_units,
-    reset_dropout_masks,
-    topmost_units,
-)
-from keras_attention.serialization import deserialize_parts, serialize_part
+from keras_attention.serialization import CompositeLayer, config_of
 from keras_attention.typing import Config, Nested, Shapes, Tensor, Tensors
 from keras_attention.validation import (
     as_integer,
@@ -42,8 +36,6 @@ from keras_attention.validation import (
     check_rank,
     shapes_of,
 )
-
-ORDERS = ("previous", "current")
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -189,16 +181,22 @@ class AttentionCell(CompositeLayer):
     ) -> None:
         # States and noise keep their precision in every dtype policy.
         super().__init__(autocast=False, **kwargs)
-        check_cell("cell", cell)
+        recurrent.check_cell("cell", cell)
         self.has_several = isinstance(attention, (list, tuple))
         attentions: Any = list(attention) if self.has_several else attention
         check_attention(attentions)
-        _check_order(order, input_in_query)
+        check_choice("order", order, ("previous", "current"))
+        check_boolean("input_in_query", input_in_query)
+        if input_in_query and order != "previous":
+            raise ValueError(
+                "input_in_query needs order='previous': the current state depends on "
+                f"the input already. Received: order={order!r}"
+            )
+        check_boolean("input_feeding", input_feeding)
         self.cell = cell
         self.attention = attentions
         self.order = order
         self.input_in_query = input_in_query
-        check_boolean("input_feeding", input_feeding)
         self.input_feeding = input_feeding
         self.gate = gate
         self.attentional_layer = _attentional_layer(
@@ -206,16 +204,19 @@ class AttentionCell(CompositeLayer):
         )
         self.attentional_vector = as_integer(attentional_vector) or attentional_vector
         self.context_gate = _context_gate(gate, self.dtype_policy)
-        self.sentinel = sentinel
-        self.visual_sentinel = visual_sentinel(
-            sentinel, cell, attentions, order, self.dtype_policy
-        )
+        check_boolean("sentinel", sentinel)
+        self.sentinel, self.visual_sentinel = sentinel, None
+        if sentinel:
+            check_parts(cell, attentions, order)
+            self.visual_sentinel = VisualSentinel(
+                dtype=self.dtype_policy, name="visual_sentinel"
+            )
         self._has_attention_state = bool(self.step.state_names)
         if self.sequential:
-            check_loop_layer("gate", self.context_gate)
+            recurrent.check_loop_layer("gate", self.context_gate)
         if input_feeding:
-            check_loop_layer("attentional_vector", self.attentional_layer)
-        self.has_dropout = has_dropout(cell)
+            recurrent.check_loop_layer("attentional_vector", self.attentional_layer)
+        self.has_dropout = recurrent.has_dropout(cell)
         self._shares_dropout = False
         self.input_depth = self.context_depth = None
 
@@ -356,10 +357,10 @@ class AttentionCell(CompositeLayer):
         try:
             # Keras cells have a single batch axis.
             inputs, rows = as_rows((inputs, state))
-            results = call_cell(self.cell, inputs, rows, training=training)
+            results = recurrent.call_cell(self.cell, inputs, rows, training=training)
         finally:
             if self.has_dropout and not self._shares_dropout:
-                reset_dropout_masks(self.cell)
+                recurrent.reset_dropout_masks(self.cell)
         output, new_state = as_sequences(results, leading)
         return output, tree.pack_sequence_as(state, tree.flatten(new_state))
 
@@ -404,7 +405,7 @@ class AttentionCell(CompositeLayer):
         check_rank("inputs", inputs_shape, (2, 3), "(batch, [sequences,] depth)")
         check_memory(memory_shape, self.attention)
         self.input_depth = inputs_shape[-1]
-        query_depth = _query_units(self)
+        query_depth = self._query_units()
         context_depth = self.step.context_depth(query_depth, memory_shape)
         self.context_depth = context_depth
         if not self.step.built:
@@ -413,11 +414,11 @@ class AttentionCell(CompositeLayer):
             self.context_gate.build((None, query_depth))
         if self.attentional_layer is not None and not self.attentional_layer.built:
             self.attentional_layer.build(
-                (None, context_depth + output_units(self.cell))
+                (None, context_depth + recurrent.output_units(self.cell))
             )
         depth = inputs_shape[-1]
         depth += context_depth if self.order == "previous" else 0
-        depth += _feedback_units(self) if self.input_feeding else 0
+        depth += self._feedback_units() if self.input_feeding else 0
         if not self.cell.built:
             self.cell.build((None, depth))
         if self.visual_sentinel is not None and not self.visual_sentinel.built:
@@ -434,7 +435,7 @@ class AttentionCell(CompositeLayer):
                 several; required if the attention has a state, or if the context is
                 fed to a cell that is not built yet.
         """
-        state = {"cell": initial_cell_state(self.cell, batch_size)}
+        state = {"cell": recurrent.initial_cell_state(self.cell, batch_size)}
         return self.complete_state(state, memory)
 
     def complete_state(self, state: Tensors, memory: Nested = None) -> Tensors:
@@ -449,13 +450,51 @@ class AttentionCell(CompositeLayer):
             check_state("state", state, self.cell, 2, 3)
         state = dict(state)
         if self.input_feeding and "feedback" not in state:
-            state["feedback"] = _initial_feedback(
-                self, topmost_state(state["cell"]), memory
-            )
+            units = self._feedback_units(memory)
+            if units is None:
+                raise ValueError(
+                    "memory must be given unless the cell is built: the depth of the "
+                    "context that is fed back is not known yet. "
+                    f"Received: memory={shapes_of(memory)}"
+                )
+            leading = ops.shape(topmost_state(state["cell"]))[:-1]
+            state["feedback"] = ops.zeros((*leading, units), self.compute_dtype)
         if self._has_attention_state and "attention" not in state:
-            output = topmost_state(state["cell"])
-            state["attention"] = _initial_attention_state(self.step, output, memory)
+            if memory is None:
+                raise ValueError(
+                    "memory must be given: the initial state of this attention depends "
+                    "on it. Received: memory=None"
+                )
+            _, *sequences, _ = ops.shape(topmost_state(state["cell"]))
+            initial = self.step.initial_state(memory, *sequences)
+            state["attention"] = initial if sequences else remove_sequence_axis(initial)
         return state
+
+    def _query_units(self):
+        """Return the depth of the query, or `None` if it is not known."""
+        if self.order == "current":
+            return recurrent.output_units(self.cell)
+        units = recurrent.topmost_units(self.cell)
+        if not self.input_in_query:
+            return units
+        return None if self.input_depth is None else units + self.input_depth
+
+    def _feedback_units(self, memory=None):
+        """Return the depth of the fed-back vector, or `None` if it is not known.
+
+        A cell that is not built needs the memory of its attention.
+        """
+        depth = self.context_depth
+        if depth is None and memory is not None:
+            memory_shapes = tree.map_structure(lambda x: tuple(x.shape), memory)
+            depth = self.step.context_depth(self._query_units(), memory_shapes)
+        if self.attentional_layer is None:
+            return depth
+        width = getattr(self.attentional_layer, "units", None)
+        if width is None and depth is not None:
+            input_shape = (None, depth + recurrent.output_units(self.cell))
+            width = self.attentional_layer.compute_output_shape(input_shape)[-1]
+        return width
 
     def draw(self, memory: Nested, steps: int, queries: int = 1) -> Nested:
         """Draw noise for training, tensors `(steps, B, queries, ...)`.
@@ -479,7 +518,7 @@ class AttentionCell(CompositeLayer):
             training: Whether the steps train. Some Keras cells draw masks in inference,
                 too, and do not use them.
         """
-        reset_dropout_masks(self.cell)
+        recurrent.reset_dropout_masks(self.cell)
         self._shares_dropout = True
         try:
             if self.has_dropout:
@@ -487,28 +526,15 @@ class AttentionCell(CompositeLayer):
             yield
         finally:
             self._shares_dropout = False
-            reset_dropout_masks(self.cell)
+            recurrent.reset_dropout_masks(self.cell)
 
     def get_config(self) -> Config:
-        attention = [serialize_part(attention) for attention in self.attentions]
-        return {
-            **super().get_config(),
-            "cell": serialize_part(self.cell),
-            "attention": attention if self.has_several else attention[0],
-            "order": self.order,
-            "input_in_query": self.input_in_query,
-            "input_feeding": self.input_feeding,
-            "attentional_vector": serialize_part(self.attentional_vector),
-            "gate": serialize_part(self.gate),
-            "sentinel": self.sentinel,
-        }
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        config = dict(config)
-        cell = keras.saving.deserialize_keras_object(config.pop("cell"))
-        attention = keras.saving.deserialize_keras_object(config.pop("attention"))
-        return cls(cell, attention, **deserialize_parts(config))
+        own = config_of(
+            self,
+            "cell attention order input_in_query input_feeding attentional_vector gate "
+            "sentinel",
+        )
+        return {**super().get_config(), **own}
 
 
 def add_sequence_axis(nested):
@@ -553,34 +579,6 @@ def topmost_state(cell_state):
     return cell_state[0]
 
 
-def _query_units(cell):
-    """Return the depth of the query of an `AttentionCell`, or `None` if not known."""
-    if cell.order == "current":
-        return output_units(cell.cell)
-    units = topmost_units(cell.cell)
-    if not cell.input_in_query:
-        return units
-    return None if cell.input_depth is None else units + cell.input_depth
-
-
-def _initial_attention_state(step, output, memory):
-    """Return the state of an attention before the first step.
-
-    Args:
-        step: Step of the attention.
-        output: Output state of the RNN cell, `(B, [K,] U)`.
-        memory: Memory of the attention; required.
-    """
-    if memory is None:
-        raise ValueError(
-            "memory must be given: the initial state of this attention depends on it. "
-            f"Received: memory={shapes_of(memory)}"
-        )
-    if len(output.shape) == 3:
-        return step.initial_state(memory, ops.shape(output)[1])
-    return remove_sequence_axis(step.initial_state(memory))
-
-
 def with_new_names(state):
     """Return a state of a model saved by an earlier version with today's names."""
     return {"feedback" if name == "fed" else name: x for name, x in state.items()}
@@ -588,14 +586,10 @@ def with_new_names(state):
 
 def check_state(name, state, cell, *ranks):
     """Raise `ValueError` unless there is a tensor for every state of the cell."""
-    is_known = isinstance(state, dict) and state.keys() <= {
-        "cell",
-        "attention",
-        "feedback",
-    }
-    found = tree.flatten(state.get("cell")) if is_known else []
-    expected = tree.flatten(cell.state_size)
+    names = {"cell", "attention", "feedback"}
+    is_known = isinstance(state, dict) and state.keys() <= names
     given = state.get("cell") if is_known else None
+    found, expected = tree.flatten(given), tree.flatten(cell.state_size)
     fits = isinstance(given, (list, tuple)) or hasattr(given, "shape")
     fits = fits and len(found) == len(expected)
     for x, units in zip(found, expected, strict=False):
@@ -610,65 +604,8 @@ def check_state(name, state, cell, *ranks):
         )
 
 
-def _feedback_units(cell, memory=None):
-    """Return the depth of the fed-back vector, or `None` if it is not known.
-
-    Args:
-        cell: The `AttentionCell`.
-        memory: Memory of its attention, for a cell that is not built.
-    """
-    depth = cell.context_depth
-    if depth is None and memory is not None:
-        memory_shapes = tree.map_structure(lambda x: tuple(x.shape), memory)
-        depth = cell.step.context_depth(_query_units(cell), memory_shapes)
-    if cell.attentional_layer is None:
-        return depth
-    width = getattr(cell.attentional_layer, "units", None)
-    if width is None and depth is not None:
-        input_shape = (None, depth + output_units(cell.cell))
-        width = cell.attentional_layer.compute_output_shape(input_shape)[-1]
-    return width
-
-
-def _initial_feedback(cell, output, memory):
-    """Return the fed-back vector before the first step, zeros.
-
-    Args:
-        cell, memory: As in `_feedback_units`.
-        output: Output state of the RNN cell, `(B, [K,] U)`.
-    """
-    units = _feedback_units(cell, memory)
-    if units is None:
-        raise ValueError(
-            "memory must be given unless the cell is built: the depth of the context "
-            "that is fed back is not known yet. "
-            f"Received: memory={shapes_of(memory)}"
-        )
-    return ops.zeros((*ops.shape(output)[:-1], units), cell.compute_dtype)
-
-
-def _check_order(order, input_in_query):
-    """Raise `ValueError` unless the order is known and allows `input_in_query`.
-
-    Args:
-        order, input_in_query: As in `AttentionCell`.
-    """
-    check_choice("order", order, ORDERS)
-    check_boolean("input_in_query", input_in_query)
-    if input_in_query and order != "previous":
-        raise ValueError(
-            "input_in_query needs order='previous': the current state depends on the "
-            f"input already. Received: order={order!r}"
-        )
-
-
 def _attentional_layer(width, dtype):
-    """Return the layer that computes the attentional vector, or `None`.
-
-    Args:
-        width: Width of the vector, a layer, which is returned unchanged, or `None`.
-        dtype: Dtype policy of a new layer.
-    """
+    """Return the layer for an attentional vector of a width; `None` and layers stay."""
     if width is None or isinstance(width, keras.layers.Layer):
         return width
     return keras.layers.Dense(
@@ -681,12 +618,7 @@ def _attentional_layer(width, dtype):
 
 
 def _context_gate(gate, dtype):
-    """Return the layer that computes the gate, or `None`.
-
-    Args:
-        gate: Whether to gate the context, or a layer, which is returned unchanged.
-        dtype: Dtype policy of a new layer.
-    """
+    """Return the layer that computes the gate, or `None`; a layer stays."""
     if isinstance(gate, keras.layers.Layer):
         return gate
     if not isinstance(gate, bool):

@@ -12,7 +12,6 @@ import keras
 from keras import ops, tree
 
 from keras_attention import loops
-from keras_attention.composite import CompositeLayer
 from keras_attention.decoder.cell import (
     AttentionCell,
     add_sequence_axis,
@@ -22,11 +21,11 @@ from keras_attention.decoder.cell import (
 )
 from keras_attention.decoder.fast import DeferredValueGradients, Recurrence
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
-from keras_attention.empty_tensors import at_least_one
 from keras_attention.layers.base import check_memory, freeze_new_weights
 from keras_attention.layers.recurrent import initial_cell_state
 from keras_attention.ops.masks import clear_masked, where_rows
-from keras_attention.serialization import serialize_part
+from keras_attention.serialization import CompositeLayer, config_of
+from keras_attention.sizes import at_least_one
 from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import check_mask, check_rank, check_shape
 
@@ -176,7 +175,8 @@ class AttentionDecoder(CompositeLayer):
         recurrence = Recurrence(
             cell, inputs, self.compute_dtype, training, splits=sampling is None
         )
-        noise = self._draw(inputs, memory) if training else {}
+        steps, _, sequences = ops.shape(inputs)[:-1]
+        noise = cell.step.draw(memory, steps, sequences) if training else {}
         memories = memory if cell.has_several else [memory]
         deferred = DeferredValueGradients(
             [] if reads_later else memories, ops.shape(inputs)[:-1], self.compute_dtype
@@ -271,11 +271,6 @@ class AttentionDecoder(CompositeLayer):
             noise["use_sample"] = ops.logical_and(noise["use_sample"], before)
         return noise
 
-    def _draw(self, inputs, memory):
-        """Draw noise for all steps, tensors `(T, B, K, ...)`."""
-        steps, _, sequences = ops.shape(inputs)[:-1]
-        return self.cell.step.draw(memory, steps, sequences)
-
     def _initial_state(self, inputs, given, memory):
         """Return the state before the first step, in the dtypes of the cell."""
         leading = ops.shape(inputs)[:-2]
@@ -319,11 +314,7 @@ class AttentionDecoder(CompositeLayer):
         return {name: [mask for own in reports if name in own] for name in names}
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "cell": serialize_part(self.cell),
-            "sampling": serialize_part(self.sampling),
-        }
+        return {**super().get_config(), **config_of(self, "cell sampling")}
 
 
 def _cast_like(states, others):

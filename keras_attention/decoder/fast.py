@@ -14,7 +14,6 @@ from keras import ops, tree
 
 from keras_attention import backends
 from keras_attention.decoder.cell import as_rows, as_sequences, joined
-from keras_attention.ops.gradients import with_upstream
 from keras_attention.split_cells import split_cell
 
 
@@ -100,7 +99,7 @@ class DeferredValueGradients:
         recorded, shape = self._weights, (*leading, values.shape[-1])
 
         def zeros(values):
-            @with_upstream
+            @backends.with_upstream
             def gradient(upstream):
                 weights = ops.transpose(_rows(recorded[index]), (0, 2, 1))
                 values_gradient = ops.matmul(weights, _rows(upstream))

@@ -6,21 +6,19 @@ depth of an input, W words of the vocabulary.
 
 import math
 from collections.abc import Callable
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 from keras import ops, tree
 
-from keras_attention.empty_tensors import join_axes
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.sampling import sample_by_inversion
 from keras_attention.serialization import (
-    deserialize_parts,
+    CompositeLayer,
     seed_and_generator,
     serialize_part,
-    serialize_seed,
 )
-from keras_attention.sizes import index_range
+from keras_attention.sizes import index_range, join_axes
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import check_number
 
@@ -30,7 +28,7 @@ Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class ScheduledSampling(keras.layers.Layer):
+class ScheduledSampling(CompositeLayer):
     """Scheduled sampling: replaces teacher inputs in training by the model's samples.
 
         word[t]  ~ softmax(predict(input[t-1], output[t-1]))
@@ -230,12 +228,8 @@ class ScheduledSampling(keras.layers.Layer):
             "embed": embed,
             "predict": predict,
             "rate": keras.saving.serialize_keras_object(self.rate),
-            "seed": serialize_seed(self.seed),
+            "seed": serialize_part(self.seed),
         }
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        return cls(**deserialize_parts(config))
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

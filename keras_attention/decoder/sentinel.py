@@ -8,8 +8,8 @@ import keras
 from keras import ops, tree
 
 from keras_attention.backends import project_rows
-from keras_attention.composite import CompositeLayer
 from keras_attention.layers.attention import AttentionStep
+from keras_attention.serialization import CompositeLayer
 
 
 class VisualSentinel(CompositeLayer):
@@ -64,21 +64,6 @@ class VisualSentinel(CompositeLayer):
         return project_rows(self.key_projection, sentinel), value
 
 
-def visual_sentinel(sentinel, cell, attention, order, dtype):
-    """Return the `VisualSentinel` of an `AttentionCell`, or `None`.
-
-    Args:
-        sentinel, cell, attention, order: As in `AttentionCell`.
-        dtype: Dtype policy of the new layer.
-    """
-    if not isinstance(sentinel, bool):
-        raise ValueError(f"sentinel must be a boolean. Received: {sentinel!r}")
-    if not sentinel:
-        return None
-    _check_parts(cell, attention, order)
-    return VisualSentinel(dtype=dtype, name="visual_sentinel")
-
-
 def attend_with_sentinel(sentinel, attend, query, inputs, states):
     """Attend to a memory and to the sentinel.
 
@@ -102,7 +87,7 @@ def attend_with_sentinel(sentinel, attend, query, inputs, states):
     return {**outputs, "context": context, "sentinel": weight}, state
 
 
-def _check_parts(cell, attention, order):
+def check_parts(cell, attention, order):
     """Raise `ValueError` for parts that cannot be combined with a sentinel."""
     step = getattr(attention, "step", None)
     composed = isinstance(step, AttentionStep)

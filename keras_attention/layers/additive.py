@@ -1,10 +1,17 @@
 """Additive attention: a small neural network scores queries against keys.
 
+    scores[t, s] = scale . tanh(W_query query[t] + W_key key[s] + bias)
+
+The function `additive_scores` is this arithmetic, given both projections. The layer
+`AdditiveScore` holds the weights, except `W_key` and the bias: these belong to the key
+projection in the memory of the attention, which computes `W_key key[s] + bias` once for
+all queries. Softmax and weighted sum are those of every attention, in `attention.py`.
+
 Shapes: B batch, T queries, S positions, Q query depth, U units.
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import initializers, ops
@@ -18,21 +25,191 @@ from keras_attention.layers.projections import (
     fresh_options,
     options_of,
     serialize_options,
+    take_options,
     weight_arguments,
-    weight_options,
 )
 from keras_attention.ops.additive_blocks import is_large, large_scores
-from keras_attention.typing import (
-    Config,
-    Dtype,
-    Initializer,
-    Regularizer,
-    Seed,
-    Shape,
-    Tensor,
-    WeightConstraint,
-)
+from keras_attention.serialization import config_of
+from keras_attention.typing import Config, Dtype, Seed, Shape, Tensor
 from keras_attention.validation import check_boolean, check_positive_integer
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class AdditiveScore(ProjectedScore):
+    """Additive score: a small network of one query and one key.
+
+        scores[t, s] = scale . tanh(W_query query[t] + keys[s])
+        keys[s]      = W_key key[s] + bias
+
+    `make_key_projection` returns the layer for `W_key` and the bias, which the memory
+    of the attention applies once, for all queries. With `coverage`,
+    `w_coverage * coverage[t, s]` is added inside the tanh. With `normalize`, `scale` is
+    replaced by `gain * scale / |scale|` with a learned gain, initially
+    `sqrt(1 / units)`.
+
+    Args:
+        units: Positive integer, depth of the shared projection.
+        coverage: Whether the score depends on the sum of earlier weights of a position.
+        normalize: Whether `scale` is weight-normalised: its norm is a separate weight.
+        use_bias: Whether the projection of the keys has a bias.
+        kernel_initializer, kernel_regularizer, kernel_constraint: For `W_query`,
+            `W_key` and `w_coverage`.
+        bias_initializer, bias_regularizer, bias_constraint: For the bias.
+        scale_initializer, scale_regularizer, scale_constraint: For `scale`.
+
+    Call arguments:
+        query: Tensor of shape `(B, T, Q)`.
+        keys: Projected keys of shape `(B, [T,] S, units)`.
+        coverage: Sum of the weights so far, `(B, T, S)`.
+
+    Returns:
+        Scores of shape `(B, T, S)`.
+
+    Reference:
+        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2;
+        [Salimans and Kingma, 2016](https://arxiv.org/abs/1602.07868), section 2;
+        [See et al., 2017](https://arxiv.org/abs/1704.04368), equation 11.
+    """
+
+    casts_weights = True
+    default_initializers: ClassVar = {
+        **ProjectedScore.default_initializers,
+        "scale": "glorot_uniform",
+    }
+
+    def __init__(
+        self,
+        units: int,
+        *,
+        coverage: bool = False,
+        normalize: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_boolean("coverage", coverage)
+        check_boolean("normalize", normalize)
+        self.units = check_positive_integer("units", units)
+        self.takes_coverage = coverage
+        self.normalize = normalize
+        self.query_projection = keras.layers.Dense(
+            self.units,
+            use_bias=False,
+            **options_of(self.options, "kernel"),
+            dtype=self.dtype_policy,
+            name="query_projection",
+        )
+
+    def make_key_projection(self) -> keras.layers.Layer | None:
+        return keras.layers.Dense(
+            self.units,
+            use_bias=self.use_bias,
+            **fresh_options(options_of(self.options, "kernel", "bias")),
+            dtype=self.dtype_policy,
+            trainable=self.trainable,
+            name="key_projection",
+        )
+
+    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
+        self._check_keys(keys_shape)
+        self.query_projection.build((None, query_shape[-1]))
+        self.scale = self.add_weight(
+            autocast=False,
+            name="scale",
+            shape=(self.units,),
+            **weight_arguments(self.options, "scale"),
+        )
+        if self.normalize:
+            self.gain = self.add_weight(
+                autocast=False,
+                name="gain",
+                shape=(),
+                initializer=initializers.Constant(math.sqrt(1 / self.units)),
+            )
+        if self.takes_coverage:
+            self.coverage_kernel = self.add_weight(
+                autocast=False,
+                name="coverage_kernel",
+                shape=(self.units,),
+                **weight_arguments(self.options, "kernel"),
+            )
+        self.built = True
+
+    def call(self, query: Tensor, keys: Tensor, coverage: Tensor = None) -> Tensor:
+        # Inside the tanh is query + keys + shift. The keys are projected already, with
+        # the bias; a further bias would be added to the query here.
+        query = project_rows(self.query_projection, query)
+        scale, shift = ops.cast(self.scale, self.compute_dtype), None
+        if self.normalize:
+            gain = ops.cast(self.gain, self.compute_dtype)
+            scale = gain * scale / ops.norm(scale)
+        if self.takes_coverage:
+            kernel = ops.cast(self.coverage_kernel, self.compute_dtype)
+            shift = ops.cast(coverage, self.compute_dtype)[..., None] * kernel
+        # Large sizes have a faster way to the same result. One query, as in a decoder
+        # step, does not gain from it.
+        several = not (isinstance(query.shape[1], int) and query.shape[1] == 1)
+        large = shift is None and several and is_large(query, keys)
+        if large and not exports_to_onnx():
+            return large_scores(additive_scores, query, keys, scale)
+        return additive_scores(query, keys, scale, shift)
+
+    def check_shared(self, *shapes: Shape) -> None:
+        query_shape, keys_shape = shapes
+        self._check_keys(keys_shape)
+        check_shared_depth(self.query_projection, query_shape)
+
+    def _check_keys(self, keys_shape):
+        if keys_shape[-1] != self.units:
+            raise ValueError(
+                f"keys must have the depth of the hidden layer, {self.units}: the "
+                "attention needs a key_projection. "
+                f"Received: keys of depth {keys_shape[-1]}"
+            )
+
+    def get_config(self) -> Config:
+        return {
+            **super().get_config(),
+            **config_of(self, "units normalize"),
+            "coverage": self.takes_coverage,
+        }
+
+
+def additive_scores(query, keys, scale, shift=None):
+    """Score every projected query against every projected key.
+
+        scores[b, t, s] = scale . tanh(query[b, t] + keys[b, s] + shift[b, t, s])
+
+    Args:
+        query: Projected queries, `(B, T, U)`.
+        keys: Projected keys, with the bias, `(B, [T,] S, U)`.
+        scale: Vector that turns the hidden layer into one number, `(U,)`.
+        shift: Another term of the hidden layer, `(B, T, S, U)`; optional.
+
+    Returns:
+        Scores, `(B, T, S)`.
+    """
+    # In float32 at least: processors need longer for a tanh in half precision.
+    given = keras.backend.standardize_dtype(query.dtype)
+    dtype = "float64" if given == "float64" else "float32"
+    query, keys = ops.cast(query, dtype), ops.cast(keys, dtype)
+    # The sums of every query and every key, (B, T, S, U).
+    if len(keys.shape) == 4:
+        sums = ops.expand_dims(query, 2) + keys
+    elif isinstance(query.shape[1], int) and query.shape[1] == 1:
+        # For one query, the gradient then sums over fewer axes.
+        sums = ops.expand_dims(query + keys, 1)
+    else:
+        # Not `keys[:, None]`: its gradient is another array of this size.
+        sums = ops.expand_dims(query, 2) + ops.expand_dims(keys, 1)
+    if shift is not None:
+        sums = sums + ops.cast(shift, dtype)
+    hidden = ops.tanh(sums)
+    scale = ops.expand_dims(ops.cast(scale, dtype), -1)
+    if keras.backend.backend() != "tensorflow":
+        return ops.cast((hidden @ scale)[..., 0], given)
+    # One matrix product is much faster than a product and a sum over the last axis.
+    scores = ops.reshape(hidden, (-1, hidden.shape[-1])) @ scale
+    return ops.cast(ops.reshape(scores, ops.shape(hidden)[:-1]), given)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -134,24 +311,10 @@ class AdditiveAttention(ComposedAttention):
         coverage: bool = False,
         normalize: bool = False,
         use_bias: bool = False,
-        kernel_initializer: Initializer = "glorot_uniform",
-        kernel_regularizer: Regularizer = None,
-        kernel_constraint: WeightConstraint = None,
-        bias_initializer: Initializer = "zeros",
-        bias_regularizer: Regularizer = None,
-        bias_constraint: WeightConstraint = None,
-        scale_initializer: Initializer = "glorot_uniform",
-        scale_regularizer: Regularizer = None,
-        scale_constraint: WeightConstraint = None,
         dtype: Dtype = None,
         **kwargs: Any,
     ) -> None:
-        units = check_positive_integer("units", units)
-        options = weight_options(
-            kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
-            bias=(bias_initializer, bias_regularizer, bias_constraint),
-            scale=(scale_initializer, scale_regularizer, scale_constraint),
-        )
+        options = take_options(kwargs, **AdditiveScore.default_initializers)
         score = AdditiveScore(
             units,
             coverage=coverage,
@@ -163,8 +326,6 @@ class AdditiveAttention(ComposedAttention):
         )
         super().__init__(
             score,
-            True,
-            None,
             weighting=weighting,
             causal=causal,
             dropout=dropout,
@@ -172,196 +333,12 @@ class AdditiveAttention(ComposedAttention):
             dtype=dtype,
             **kwargs,
         )
-        self.units = units
+        self.units = score.units
         self.coverage = coverage
         self.normalize = normalize
         self.use_bias = use_bias
         self.options = options
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "coverage": self.coverage,
-            "normalize": self.normalize,
-            "use_bias": self.use_bias,
-            **serialize_options(self.options),
-        }
-
-
-@keras.saving.register_keras_serializable(package="keras_attention")
-class AdditiveScore(ProjectedScore):
-    """Additive score: a small network of one query and one key.
-
-        scores[t, s] = scale . tanh(W_query query[t] + keys[s])
-        keys[s]      = W_key key[s] + bias
-
-    `make_key_projection` returns the layer for `W_key` and the bias, which the memory
-    of the attention applies once, for all queries. With `coverage`,
-    `w_coverage * coverage[t, s]` is added inside the tanh. With `normalize`, `scale` is
-    replaced by `gain * scale / |scale|` with a learned gain, initially
-    `sqrt(1 / units)`.
-
-    Args:
-        units: Positive integer, depth of the shared projection.
-        coverage: Whether the score depends on the sum of earlier weights of a position.
-        normalize: Whether `scale` is weight-normalised: its norm is a separate weight.
-        use_bias: Whether the projection of the keys has a bias.
-        kernel_initializer, kernel_regularizer, kernel_constraint: For `W_query`,
-            `W_key` and `w_coverage`.
-        bias_initializer, bias_regularizer, bias_constraint: For the bias.
-        scale_initializer, scale_regularizer, scale_constraint: For `scale`.
-
-    Call arguments:
-        query: Tensor of shape `(B, T, Q)`.
-        keys: Projected keys of shape `(B, [T,] S, units)`.
-        coverage: Sum of the weights so far, `(B, T, S)`.
-
-    Returns:
-        Scores of shape `(B, T, S)`.
-
-    Reference:
-        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2;
-        [Salimans and Kingma, 2016](https://arxiv.org/abs/1602.07868), section 2;
-        [See et al., 2017](https://arxiv.org/abs/1704.04368), equation 11.
-    """
-
-    casts_weights = True
-    default_initializers = (
-        *ProjectedScore.default_initializers,
-        ("scale", "glorot_uniform"),
-    )
-
-    def __init__(
-        self,
-        units: int,
-        *,
-        coverage: bool = False,
-        normalize: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        check_boolean("coverage", coverage)
-        check_boolean("normalize", normalize)
-        self.units = check_positive_integer("units", units)
-        self.takes_coverage = coverage
-        self.normalize = normalize
-        self.query_projection = keras.layers.Dense(
-            self.units,
-            use_bias=False,
-            **options_of(self.options, "kernel"),
-            dtype=self.dtype_policy,
-            name="query_projection",
-        )
-
-    def make_key_projection(self) -> keras.layers.Layer | None:
-        return keras.layers.Dense(
-            self.units,
-            use_bias=self.use_bias,
-            **fresh_options(options_of(self.options, "kernel", "bias")),
-            dtype=self.dtype_policy,
-            trainable=self.trainable,
-            name="key_projection",
-        )
-
-    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
-        self._check_keys(keys_shape)
-        self.query_projection.build((None, query_shape[-1]))
-        self.scale = self.add_weight(
-            autocast=False,
-            name="scale",
-            shape=(self.units,),
-            **weight_arguments(self.options, "scale"),
-        )
-        if self.normalize:
-            self.gain = self.add_weight(
-                autocast=False,
-                name="gain",
-                shape=(),
-                initializer=initializers.Constant(math.sqrt(1 / self.units)),
-            )
-        if self.takes_coverage:
-            self.coverage_kernel = self.add_weight(
-                autocast=False,
-                name="coverage_kernel",
-                shape=(self.units,),
-                **weight_arguments(self.options, "kernel"),
-            )
-        self.built = True
-
-    def check_shared(self, *shapes: Shape) -> None:
-        query_shape, keys_shape = shapes
-        self._check_keys(keys_shape)
-        check_shared_depth(self.query_projection, query_shape)
-
-    def _check_keys(self, keys_shape):
-        if keys_shape[-1] != self.units:
-            raise ValueError(
-                f"keys must have the depth of the hidden layer, {self.units}: the "
-                "attention needs a key_projection. "
-                f"Received: keys of depth {keys_shape[-1]}"
-            )
-
-    def call(self, query: Tensor, keys: Tensor, coverage: Tensor = None) -> Tensor:
-        query = project_rows(self.query_projection, query)
-        scale, shift = ops.cast(self.scale, self.compute_dtype), None
-        if self.normalize:
-            gain = ops.cast(self.gain, self.compute_dtype)
-            scale = gain * scale / ops.norm(scale)
-        if self.takes_coverage:
-            kernel = ops.cast(self.coverage_kernel, self.compute_dtype)
-            shift = ops.cast(coverage, self.compute_dtype)[..., None] * kernel
-        # One query, as in a decoder step, gains neither from blocks nor from XLA.
-        several = not (isinstance(query.shape[1], int) and query.shape[1] == 1)
-        large = shift is None and several and is_large(query, keys)
-        if large and not exports_to_onnx():
-            return large_scores(additive_scores, query, keys, scale)
-        return additive_scores(query, keys, scale, shift)
-
-    def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "coverage": self.takes_coverage,
-            "normalize": self.normalize,
-        }
-
-
-def additive_scores(query, keys, scale, shift=None):
-    """Score every projected query against every projected key.
-
-        scores[b, t, s] = scale . tanh(query[b, t] + keys[b, s] + shift[b, t, s])
-
-    Args:
-        query: Projected queries, `(B, T, U)`.
-        keys: Projected keys, `(B, [T,] S, U)`.
-        scale: Vector that turns the hidden layer into one number, `(U,)`.
-        shift: Another term of the hidden layer, `(B, T, S, U)`; optional.
-
-    Returns:
-        Scores, `(B, T, S)`.
-
-    Reference:
-        [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.1.2.
-    """
-    # In float32 at least: processors need longer for a tanh in half precision.
-    given = keras.backend.standardize_dtype(query.dtype)
-    dtype = "float64" if given == "float64" else "float32"
-    query, keys = ops.cast(query, dtype), ops.cast(keys, dtype)
-    if len(keys.shape) == 4:
-        sums = ops.expand_dims(query, 2) + keys
-    elif isinstance(query.shape[1], int) and query.shape[1] == 1:
-        # For one query, the gradient then sums over fewer axes.
-        sums = ops.expand_dims(query + keys, 1)
-    else:
-        # Not `keys[:, None]`: its gradient is another array of this size.
-        sums = ops.expand_dims(query, 2) + ops.expand_dims(keys, 1)
-    if shift is not None:
-        sums = sums + ops.cast(shift, dtype)
-    hidden = ops.tanh(sums)
-    scale = ops.expand_dims(ops.cast(scale, dtype), -1)
-    if keras.backend.backend() != "tensorflow":
-        return ops.cast((hidden @ scale)[..., 0], given)
-    # One matrix product is much faster than a product and a sum over the last axis.
-    scores = ops.reshape(hidden, (-1, hidden.shape[-1])) @ scale
-    return ops.cast(ops.reshape(scores, ops.shape(hidden)[:-1]), given)
+        own = config_of(self, "units coverage normalize use_bias")
+        return {**super().get_config(), **own, **serialize_options(self.options)}

@@ -10,30 +10,20 @@ from keras import ops, tree
 
 from keras_attention import loops
 from keras_attention.backends import project_rows
-from keras_attention.composite import CompositeLayer
+from keras_attention.layers import base
 from keras_attention.layers.base import (
     BaseMemory,
     BaseStep,
     Score,
+    WeightDropout,
     Weighting,
-    as_queries,
-    build_part,
-    check_calling_form,
-    check_memory,
-    check_shapes,
-    freeze_new_weights,
-    set_dtype_policy,
-    standardize_attention_mask,
-    step_numbers,
 )
-from keras_attention.layers.dropout import WeightDropout
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.windows import LocalWindow, spread_window
-from keras_attention.ops.extra_position import append_score, split_weight
 from keras_attention.ops.masks import clear_masked, combine_masks, where_rows
 from keras_attention.ops.precision import accumulation_dtype
-from keras_attention.serialization import serialize_part, serialize_seed
-from keras_attention.sizes import index_range
+from keras_attention.serialization import CompositeLayer, config_of, serialize_part
+from keras_attention.sizes import index_range, is_symbol
 from keras_attention.typing import Config, Nested, Seed, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import check_boolean, check_mask
 
@@ -59,7 +49,7 @@ class AttentionMemory(BaseMemory):
             _check_part(
                 "key_projection", key_projection, keras.layers.Layer, "Dense(8)"
             )
-            set_dtype_policy(key_projection, self.dtype_policy)
+            base.set_dtype_policy(key_projection, self.dtype_policy)
         self.key_projection = key_projection
 
     def build(self, value_shape: Shape, key_shape: Shape | None = None) -> None:
@@ -99,10 +89,7 @@ class AttentionMemory(BaseMemory):
         return {"values": tuple(value_shape), "keys": keys_shape}
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "key_projection": serialize_part(self.key_projection),
-        }
+        return {**super().get_config(), **config_of(self, "key_projection")}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -160,10 +147,9 @@ class AttentionStep(BaseStep):
         self.reports = self.weighting.reports
         self.sequential = self.coverage or self.weighting.sequential
         self.has_state = bool(self.state_names)
-        set_dtype_policy(score, self.dtype_policy)
-        set_dtype_policy(self.weighting, self.dtype_policy)
+        base.set_dtype_policy(score, self.dtype_policy)
         if window is not None:
-            set_dtype_policy(window, self.dtype_policy)
+            base.set_dtype_policy(window, self.dtype_policy)
             self.sequential = self.sequential or window.sequential
 
     @property
@@ -203,7 +189,7 @@ class AttentionStep(BaseStep):
         if self.window is not None and self.window.state_names:
             states["window"] = _initial(self.window, memory, queries, at_once)
         if self.causal or causal:
-            states["causal_mask"] = {"step": step_numbers(batch, queries, at_once)}
+            states["causal_mask"] = {"step": base.step_numbers(batch, queries, at_once)}
         if self.weighting.state_names:
             states["weighting"] = _initial(self.weighting, memory, queries, at_once)
         if self.coverage:
@@ -222,12 +208,12 @@ class AttentionStep(BaseStep):
         return {name: x for name, x in noise.items() if x}
 
     def build(self, query_shape: Shape, memory_shape: Shapes) -> None:
-        check_memory(memory_shape)
+        base.check_memory(memory_shape)
         if self.window is not None:
-            build_part(self.window, query_shape, memory_shape)
-        build_part(self.score, query_shape, memory_shape["keys"])
-        build_part(self.weighting, (query_shape[0], None, None))
-        freeze_new_weights(self)
+            base.build_part(self.window, query_shape, memory_shape)
+        base.build_part(self.score, query_shape, memory_shape["keys"])
+        base.build_part(self.weighting, (query_shape[0], None, None))
+        base.freeze_new_weights(self)
         self.built = True
 
     def call(
@@ -244,7 +230,7 @@ class AttentionStep(BaseStep):
         training: bool | None = None,
     ) -> tuple[Tensors, Nested]:
         if not (isinstance(memory, dict) and {"values", "keys"} <= memory.keys()):
-            check_memory(memory)
+            base.check_memory(memory)
         query = ops.cast(query, self.compute_dtype)
         if state is None:
             state = self.initial_state(memory, ops.shape(query)[1])
@@ -286,7 +272,7 @@ class AttentionStep(BaseStep):
             scores = score(query, view["keys"])
         if extra_key is not None:
             extra = score(query, extra_key[:, :, None])
-            scores, valid = append_score(scores, valid, extra, query_mask)
+            scores, valid = _append_score(scores, valid, extra, query_mask)
 
         # 3. Weights.
         old = state.get("weighting", {})
@@ -295,7 +281,9 @@ class AttentionStep(BaseStep):
             scores, valid, old, noise.get("weighting"), training=training
         )
         if extra_key is not None:
-            outputs = split_weight(outputs)
+            weights = outputs["weights"]
+            extra = {"weights": weights[..., :-1], "extra_weight": weights[..., -1]}
+            outputs = {**outputs, **extra}
         if self.weighting.state_names:
             is_sequential = self.weighting.sequential
             new_state["weighting"] = updated(new, old) if is_sequential else new
@@ -329,14 +317,12 @@ class AttentionStep(BaseStep):
         return tree.map_structure(lambda x: x[0], noise)
 
     def get_config(self) -> Config:
+        own = config_of(self, "score weighting window causal")
         return {
             **super().get_config(),
-            "score": serialize_part(self.score),
-            "weighting": serialize_part(self.weighting),
-            "window": serialize_part(self.window),
-            "causal": self.causal,
+            **own,
             "dropout": self.weight_dropout.rate,
-            "seed": serialize_seed(self.weight_dropout.seed),
+            "seed": serialize_part(self.weight_dropout.seed),
         }
 
 
@@ -406,7 +392,7 @@ class BaseAttention(CompositeLayer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if (args and isinstance(args[0], (list, tuple))) or "mask" in kwargs:
-            check_calling_form(args, kwargs)
+            base.check_calling_form(args, kwargs)
         if "use_causal_mask" in kwargs:
             check_boolean("use_causal_mask", kwargs["use_causal_mask"])
             # Keras would turn a boolean of NumPy into a tensor.
@@ -423,14 +409,14 @@ class BaseAttention(CompositeLayer):
             # Self-attention; a single step, (batch, depth), is one query.
             value_shape = (*query_shape[:1], None, query_shape[-1])
         shapes = query_shape, value_shape, key_shape
-        check_shapes(*(None if x is None else tuple(x) for x in shapes))
+        base.check_shapes(*(None if x is None else tuple(x) for x in shapes))
         if not self.memory.built:
             self.memory.build(value_shape, key_shape)
         if not self.step.built:
             queries_shape = (query_shape[0], None, query_shape[-1])
             memory_shapes = self.memory.shapes(value_shape, key_shape)
             self.step.build(queries_shape, memory_shapes)
-        freeze_new_weights(self)
+        base.freeze_new_weights(self)
         self.built = True
 
 
@@ -443,14 +429,14 @@ class ComposedAttention(BaseAttention):
     def __init__(
         self,
         score: Score,
-        key_projection: keras.layers.Layer | Literal[True] | None,
-        window: LocalWindow | None,
+        key_projection: keras.layers.Layer | Literal[True] | None = True,
+        window: LocalWindow | None = None,
         /,
         *,
-        weighting: str | Weighting,
-        causal: bool,
-        dropout: float,
-        seed: Seed,
+        weighting: str | Weighting = "softmax",
+        causal: bool = False,
+        dropout: float = 0.0,
+        seed: Seed = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -489,16 +475,18 @@ class ComposedAttention(BaseAttention):
     ) -> Nested:
         key_shape = None if key is None else tuple(key.shape)
         ordered = self.step.causal or use_causal_mask
-        check_shapes(tuple(query.shape), tuple(value.shape), key_shape, ordered=ordered)
+        base.check_shapes(
+            tuple(query.shape), tuple(value.shape), key_shape, ordered=ordered
+        )
         if query_mask is not None:
             check_mask("query_mask", query_mask, query.shape[:-1])
         if attention_mask is not None:
-            attention_mask = standardize_attention_mask(
+            attention_mask = base.standardize_attention_mask(
                 attention_mask, query.shape, value.shape[1]
             )
         single = len(query.shape) == 2
         if single:
-            query, query_mask = as_queries(query, query_mask)
+            query, query_mask = base.as_queries(query, query_mask)
         # Called without Keras' `__call__`, which has converted and cast all tensors.
         memory = self.memory.call(value, key, value_mask=value_mask, key_mask=key_mask)
         sequence = {"query": query}
@@ -569,7 +557,9 @@ class ComposedAttention(BaseAttention):
     ) -> Any:
         key_shape = None if key is None else tuple(key.shape)
         ordered = self.step.causal or use_causal_mask
-        check_shapes(tuple(query.shape), tuple(value.shape), key_shape, ordered=ordered)
+        base.check_shapes(
+            tuple(query.shape), tuple(value.shape), key_shape, ordered=ordered
+        )
         if return_details:
             kwargs.update(use_causal_mask=use_causal_mask, return_details=True)
             return keras.Operation.compute_output_spec(
@@ -586,10 +576,9 @@ class ComposedAttention(BaseAttention):
     def get_config(self) -> Config:
         return {
             **super().get_config(),
-            "weighting": serialize_part(self.step.weighting),
-            "causal": self.step.causal,
+            **config_of(self.step, "weighting causal"),
             "dropout": self.step.weight_dropout.rate,
-            "seed": serialize_seed(self.step.weight_dropout.seed),
+            "seed": serialize_part(self.step.weight_dropout.seed),
         }
 
 
@@ -631,31 +620,42 @@ class Attention(ComposedAttention):
         *,
         weighting: str | Weighting = "softmax",
         window: LocalWindow | None = None,
-        causal: bool = False,
-        dropout: float = 0.0,
-        seed: Seed = None,
-        **kwargs: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            score,
-            key_projection,
-            window,
-            weighting=weighting,
-            causal=causal,
-            dropout=dropout,
-            seed=seed,
-            **kwargs,
-        )
+        super().__init__(score, key_projection, window, weighting=weighting, **options)
 
     def get_config(self) -> Config:
         return {
             **super().get_config(),
-            "score": serialize_part(self.step.score),
-            "key_projection": serialize_part(self.memory.key_projection),
-            "window": serialize_part(self.step.window),
+            **config_of(self.step, "score window"),
+            **config_of(self.memory, "key_projection"),
         }
 
 
 def _joined(steps):
     """Return tensors of one query a step, `(T, B, 1, ...)`, as `(B, T, ...)`."""
     return ops.swapaxes(steps[:, :, 0], 0, 1)
+
+
+def _append_score(scores, valid, extra, query_mask):
+    """Append the scores `extra` `(B, T, 1)`, which are valid for valid queries.
+
+    Returns:
+        The scores, `(B, T, S + 1)`, and their mask or `None`.
+    """
+    if valid is not None:
+        valid = ops.broadcast_to(valid, ops.shape(scores))
+        query_mask = None if query_mask is None else query_mask[..., None]
+        is_query = combine_masks(ops.ones_like(extra, "bool"), query_mask)
+        valid = _append(valid, is_query)
+    return _append(scores, extra), valid
+
+
+def _append(x, last):
+    """Return `x` `(..., S)` with one more entry per row, `last` `(..., 1)`."""
+    if not is_symbol(x.shape[-1]):
+        return ops.concatenate([x, last], axis=-1)
+    # The converter of JAX to ONNX takes S for the length of the concatenation.
+    padding = [[0, 0] for _ in x.shape[1:]] + [[0, 1]]
+    at_end = ops.pad(ops.zeros_like(x), padding, constant_values=1) == 1
+    return ops.where(at_end, last, ops.pad(x, padding))

@@ -12,13 +12,29 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.composite import CompositeLayer
+from keras_attention.serialization import CompositeLayer, config_of, seed_and_generator
 from keras_attention.sizes import index_range, known_sizes
-from keras_attention.typing import Nested, Shape, Shapes, Tensor, Tensors
-from keras_attention.validation import check_boolean, check_mask, shapes_of
+from keras_attention.typing import Config, Nested, Seed, Shape, Shapes, Tensor, Tensors
+from keras_attention.validation import (
+    check_boolean,
+    check_mask,
+    check_number,
+    shapes_of,
+)
 
 
-class BaseMemory(CompositeLayer):
+class Component(CompositeLayer):
+    """Base of memories, steps and parts, whose results have no Keras mask."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
+        return None
+
+
+class BaseMemory(Component):
     """Base of the memories: the projected values and keys, computed once per source.
 
     Masked positions are cleared first, so that nothing stored there (NaN and inf
@@ -38,19 +54,12 @@ class BaseMemory(CompositeLayer):
         there is a mask, the boolean `"mask"` `(B, S)`.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
     def shapes(self, value_shape: Shape, key_shape: Shape | None = None) -> Shapes:
         """Return the shapes of `"values"` and `"keys"` in the dict of the call."""
         raise NotImplementedError
 
-    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
-        return None
 
-
-class BaseStep(CompositeLayer):
+class BaseStep(Component):
     """Base of the steps: queries attend to a memory.
 
     Attributes:
@@ -80,10 +89,6 @@ class BaseStep(CompositeLayer):
     reports: tuple[str, ...] = ()
     sequential = False
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
     @property
     def state_names(self) -> Nested:
         return {}
@@ -108,11 +113,8 @@ class BaseStep(CompositeLayer):
         """
         return memory_shapes["values"][-1]
 
-    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
-        return None
 
-
-class AttentionPart(CompositeLayer):
+class AttentionPart(Component):
     """Base of scores, windows, weightings and relative positions.
 
     A part keeps nothing between calls. Its state, a dict of tensors `(B, K, ...)` for K
@@ -136,7 +138,6 @@ class AttentionPart(CompositeLayer):
     def __init__(self, **kwargs: Any) -> None:
         # States and noise keep their precision in every dtype policy.
         super().__init__(autocast=False, **kwargs)
-        self.supports_masking = True
 
     def check_shared(self, *shapes: Any) -> None:
         """Raise `ValueError` if the weights do not fit another layer.
@@ -170,9 +171,6 @@ class AttentionPart(CompositeLayer):
         """
         return {}
 
-    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
-        return None
-
 
 class Score(AttentionPart):
     """Base of the scores.
@@ -202,6 +200,46 @@ class Score(AttentionPart):
     def make_key_projection(self) -> keras.layers.Layer | None:
         """Return a new layer that projects the keys for this score, or `None`."""
         return None
+
+
+@keras.saving.register_keras_serializable(package="keras_attention")
+class WeightDropout(AttentionPart):
+    """Dropout of weights, with a mask that is drawn before any loop.
+
+        used[t, s] = weights[t, s] * kept[t, s] / (1 - rate),
+                     kept[t, s] = 1 with probability 1 - rate, else 0
+
+    Args:
+        rate: Probability that a weight is dropped, in `[0, 1)`.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`.
+
+    Reference:
+        [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), the authors' code.
+    """
+
+    def __init__(self, rate: float = 0.0, *, seed: Seed = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_number("dropout", rate, "in [0, 1)", lambda x: 0 <= x < 1)
+        self.rate = rate
+        # Without dropout there is no state to save.
+        self.seed, self.seed_generator = seed, None
+        if rate:
+            self.seed, self.seed_generator = seed_and_generator(seed)
+        # There are no weights to build, and a layer of rate zero is never called.
+        self.built = True
+
+    def draw(self, shape: Shape) -> Nested:
+        if not self.rate:
+            return {}
+        uniform = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator)
+        return {"kept": uniform >= self.rate}
+
+    def drop(self, weights: Tensor, noise: Nested) -> Tensor:
+        """Return the weights that are used, given the noise of one step."""
+        return ops.where(noise["kept"], weights / (1 - self.rate), 0.0)
+
+    def get_config(self) -> Config:
+        return {**super().get_config(), **config_of(self, "rate seed")}
 
 
 # Modes of quantisation whose rounding errors change scores by several percent.
@@ -282,7 +320,8 @@ def check_calling_form(args, kwargs):
 
     `use_causal_mask` must be a boolean.
     """
-    if args and isinstance(args[0], (list, tuple)) and _holds_tensors(args[0]):
+    is_list = args and isinstance(args[0], (list, tuple))
+    if is_list and any(hasattr(x, "shape") for x in args[0]):
         raise ValueError(
             "query, value and key are separate arguments: layer(query, value, key). "
             f"Received: a list of {len(args[0])} tensors"
@@ -296,10 +335,6 @@ def check_calling_form(args, kwargs):
         check_boolean("use_causal_mask", kwargs["use_causal_mask"])
 
 
-def _holds_tensors(x):
-    return any(hasattr(one, "shape") for one in x)
-
-
 @functools.lru_cache(maxsize=1024)
 def check_shapes(query_shape, value_shape, key_shape=None, *, ordered=False):
     """Raise `ValueError` for shapes, tuples, of a query, value and key that do not fit.
@@ -308,38 +343,34 @@ def check_shapes(query_shape, value_shape, key_shape=None, *, ordered=False):
 
     If `ordered`, the position of a query matters, so a single query is an error.
     """
-    query_shape, value_shape = known_sizes(query_shape), known_sizes(value_shape)
-    key_shape = None if key_shape is None else known_sizes(key_shape)
+    shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
+    shapes = {name: known_sizes(x) for name, x in shapes.items() if x is not None}
     if len(query_shape) not in (2, 3):
         raise ValueError(
             "query must have the shape (batch, query_depth) or "
-            f"(batch, queries, query_depth). Received: {tuple(query_shape)}"
+            f"(batch, queries, query_depth). Received: {shapes['query']}"
         )
-    for name, shape in (("value", value_shape), ("key", key_shape)):
-        if shape is not None and len(shape) != 3:
+    for name, shape in list(shapes.items())[1:]:
+        if len(shape) != 3:
             raise ValueError(
                 f"{name} must have the shape (batch, positions, depth). "
-                f"Received: {tuple(shape)}"
+                f"Received: {shape}"
             )
-    if key_shape is not None and len({value_shape[1], key_shape[1]} - {None}) > 1:
+    received = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    if len({shape[1] for shape in list(shapes.values())[1:]} - {None}) > 1:
         raise ValueError(
-            "key and value must have the same number of positions. Received: "
-            f"key {tuple(key_shape)}, value {tuple(value_shape)}"
+            "key and value must have the same number of positions. "
+            f"Received: {received}"
         )
     if ordered and len(query_shape) == 2:
         raise ValueError(
             "One query has no position in a sequence, but positions, windows and "
             "causal attention need it: query must have the shape "
-            f"(batch, queries, query_depth). Received: {tuple(query_shape)}"
+            f"(batch, queries, query_depth). Received: {shapes['query']}"
         )
-    batches = {query_shape[0], value_shape[0]}
-    batches |= set() if key_shape is None else {key_shape[0]}
-    if len(batches - {None}) > 1:
-        given = {"query": query_shape, "value": value_shape, "key": key_shape}
-        given = {name: tuple(x) for name, x in given.items() if x is not None}
+    if len({shape[0] for shape in shapes.values()} - {None}) > 1:
         raise ValueError(
-            f"{', '.join(given)} must have the same batch size. Received: "
-            f"{', '.join(f'{name} {shape}' for name, shape in given.items())}"
+            f"{', '.join(shapes)} must have the same batch size. Received: {received}"
         )
 
 

@@ -5,10 +5,9 @@ Shapes: B batch, T steps, L slots of the cache, N heads, D depth of a head.
 
 from keras import ops
 
-from keras_attention.empty_tensors import at_least_one
-from keras_attention.ops.integers import at_most
 from keras_attention.ops.masks import combine_masks
-from keras_attention.sizes import index_range
+from keras_attention.ops.precision import at_most
+from keras_attention.sizes import at_least_one, index_range
 from keras_attention.validation import check_positive_integer, may_be_equal, shapes_of
 
 

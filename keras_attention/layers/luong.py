@@ -16,20 +16,12 @@ from keras_attention.layers.projections import (
     fresh_options,
     options_of,
     serialize_options,
-    weight_options,
+    take_options,
 )
 from keras_attention.layers.windows import LocalMonotonicWindow, LocalPredictiveWindow
+from keras_attention.serialization import config_of
 from keras_attention.sizes import index_range
-from keras_attention.typing import (
-    Config,
-    Dtype,
-    Initializer,
-    Regularizer,
-    Seed,
-    Shape,
-    Tensor,
-    WeightConstraint,
-)
+from keras_attention.typing import Config, Dtype, Seed, Shape, Tensor
 from keras_attention.validation import (
     check_boolean,
     check_choice,
@@ -119,12 +111,6 @@ class LuongAttention(ComposedAttention):
         seed: Seed = None,
         coverage: bool = False,
         use_bias: bool = False,
-        kernel_initializer: Initializer = "glorot_uniform",
-        kernel_regularizer: Regularizer = None,
-        kernel_constraint: WeightConstraint = None,
-        bias_initializer: Initializer = "zeros",
-        bias_regularizer: Regularizer = None,
-        bias_constraint: WeightConstraint = None,
         dtype: Dtype = None,
         **kwargs: Any,
     ) -> None:
@@ -137,10 +123,7 @@ class LuongAttention(ComposedAttention):
             "positions", positions, optional=score != "location"
         )
         half_width = check_positive_integer("half_width", half_width)
-        options = weight_options(
-            kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
-            bias=(bias_initializer, bias_regularizer, bias_constraint),
-        )
+        options = take_options(kwargs, **ProjectedScore.default_initializers)
         super().__init__(
             _build_score(score, units, positions, coverage, use_bias, options, dtype),
             True,
@@ -162,17 +145,11 @@ class LuongAttention(ComposedAttention):
         self.options = options
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "score": self.score,
-            "units": self.units,
-            "positions": self.positions,
-            "window": self.window,
-            "half_width": self.half_width,
-            "coverage": self.coverage,
-            "use_bias": self.use_bias,
-            **serialize_options(self.options),
-        }
+        own = config_of(
+            self,
+            "score units positions window half_width coverage use_bias",
+        )
+        return {**super().get_config(), **own, **serialize_options(self.options)}
 
 
 def _build_score(score, units, positions, coverage, use_bias, options, dtype):

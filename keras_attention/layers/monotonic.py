@@ -9,17 +9,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.backends import softmax
+from keras_attention.backends import softmax, with_upstream
 from keras_attention.layers.base import Score, Weighting, build_part
 from keras_attention.layers.projections import ConcatenatedProjection
-from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import accumulation_dtype, at_least_float32
 from keras_attention.ops.rows import LOWEST, TINY, cumsum, first_candidate, valid_scores
-from keras_attention.serialization import (
-    seed_and_generator,
-    serialize_part,
-    serialize_seed,
-)
+from keras_attention.serialization import config_of, seed_and_generator, serialize_part
 from keras_attention.sizes import index_range, is_symbol
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import (
@@ -135,14 +130,8 @@ class MonotonicWeighting(Weighting):
         return {"weights": weights}, {"previous": weights}
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "mode": self.mode,
-            "inference": self.inference,
-            "noise": self.noise,
-            "score_bias": self.score_bias,
-            "seed": serialize_seed(self.seed),
-        }
+        own = config_of(self, "mode inference noise score_bias seed")
+        return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -271,21 +260,9 @@ class ScorePair(Score):
 
 
 def masked_sigmoid(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Sigmoid of every score: the probability of stopping at a position.
+    """Return the sigmoid of every score, zero with a zero gradient where it is masked.
 
-    Args:
-        scores, mask: As in `masked_softmax`.
-
-    Returns:
-        Probabilities like `scores`, in float32 (float64 for float64 scores); exactly
-        zero with a zero gradient at masked positions.
-
-    Example:
-
-    >>> scores = np.array([0.0, 0.0], "float32")
-    >>> p = masked_sigmoid(scores, np.array([True, False]))
-    >>> print(keras.ops.convert_to_numpy(p))
-    [0.5 0. ]
+    Like all weights here, it is in float32, or in float64 for float64 scores.
     """
     scores, valid = valid_scores(scores, mask)
     return ops.where(valid, ops.sigmoid(scores), 0.0)
@@ -296,7 +273,7 @@ EXPORTED_ROUNDS = 16
 
 
 def monotonic_recursive(p, previous):
-    """Expected weights of a process that moves forward until it stops at a position.
+    """Return expected weights of a process that moves until it stops at a position.
 
         q[j]       = (1 - p[j - 1]) * q[j - 1] + previous[j],  q[0] = previous[0]
         weights[j] = p[j] * q[j]
@@ -307,21 +284,9 @@ def monotonic_recursive(p, previous):
     The second derivative is correct on TensorFlow only.
 
     Args:
-        p: Probability of stopping at a position, `(..., S)`, zero where it is masked;
-            see `masked_sigmoid`.
+        p: Probability of stopping at a position, `(..., S)`, zero where it is masked.
         previous: Weights of the step before, like `p`; before the first step, one-hot
             at the first position.
-
-    Returns:
-        Weights like `p`, in float32 (float64 for float64 `p`). Their sum is that of
-        `previous` minus the probability of passing the last position.
-
-    Example:
-
-    >>> p = np.array([0.2, 0.5, 0.9, 0.1], "float32")
-    >>> weights = monotonic_recursive(p, np.array([1, 0, 0, 0], "float32"))
-    >>> print(keras.ops.convert_to_numpy(weights).round(4))
-    [0.2   0.4   0.36  0.004]
 
     Reference:
         [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3.
@@ -331,7 +296,7 @@ def monotonic_recursive(p, previous):
 
 
 def monotonic_parallel(p, previous):
-    """Closed form of `monotonic_recursive`, for moderate `p` only.
+    """Return the closed form of `monotonic_recursive`, for moderate `p` only.
 
         passed[j]  = (1 - p[0]) * ... * (1 - p[j - 1])
         weights[j] = p[j] * passed[j] * sum over k <= j of previous[k] / passed[k]
@@ -339,15 +304,6 @@ def monotonic_parallel(p, previous):
     As in the paper's implementation, `passed` is at least 1e-10 as a divisor, to stay
     finite. Weights are lost wherever it is smaller: with every `p` at 0.9 and the
     previous position at 30, position 30 gets 9e-21, not 0.9.
-
-    Args:
-        p, previous: As in `monotonic_recursive`.
-
-    Returns:
-        Weights like `p`, in float32 (float64 for float64 `p`).
-
-    Reference:
-        [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.3.
     """
     p, previous = _both_at_least_float32(p, previous)
     # Not a product, whose gradient may be infinite where a factor is zero. No value
@@ -358,23 +314,14 @@ def monotonic_parallel(p, previous):
 
 
 def monotonic_hard(p, previous):
-    """One-hot weights of the first position with `p > 0.5`, from the previous one on.
+    """Return one-hot weights of the first position with `p > 0.5`, from the last on.
+
+    They have no gradient. A row without such a position is a row of zeros.
 
     Args:
         p: As in `monotonic_recursive`.
         previous: Choice of the step before, one-hot like `p`; before the first step,
             at the first position.
-
-    Returns:
-        One-hot weights like `p`, in float32 (float64 for float64 `p`), without a
-        gradient. A row of zeros if there is no such position.
-
-    Example:
-
-    >>> p = np.array([0.9, 0.2, 0.5, 0.6], "float32")
-    >>> weights = monotonic_hard(p, np.array([0, 1, 0, 0], "float32"))
-    >>> print(keras.ops.convert_to_numpy(weights))
-    [0. 0. 0. 1.]
 
     Reference:
         [Raffel et al., 2017](https://arxiv.org/abs/1704.00784), section 2.2.
@@ -385,7 +332,7 @@ def monotonic_hard(p, previous):
 
 
 def chunkwise(stops, scores, size, mask=None):
-    """Spread the weight of each position by a softmax over the chunk that ends there.
+    """Spread every weight of `stops` by a softmax over the chunk that ends there.
 
         weights[j] = sum over j <= k < j + size of
                      stops[k] * exp(scores[j]) / sum over k - size < l <= k of
@@ -393,25 +340,8 @@ def chunkwise(stops, scores, size, mask=None):
 
     Each chunk has a softmax of its own, so the result is exact even if the scores of
     distant positions differ by much. It takes `size` times as much memory as `stops`.
-
-    Args:
-        stops: Weights of the last positions of the chunks, `(..., S)`, such as those of
-            `monotonic_hard`; zero where they are masked.
-        scores: Scores `(..., S)`.
-        size: Number of positions of a chunk. A chunk that begins before the first
-            position is shorter.
-        mask: Boolean, broadcastable to `scores`.
-
-    Returns:
-        Weights like `scores`, in float32 (float64 for float64 scores), with the sum of
-        `stops`.
-
-    Example:
-
-    >>> scores = np.log(np.array([5.0, 1.0, 3.0, 2.0], "float32"))
-    >>> weights = chunkwise(np.array([0, 0, 1, 0], "float32"), scores, size=2)
-    >>> print(keras.ops.convert_to_numpy(weights).round(4))
-    [0.   0.25 0.75 0.  ]
+    The sum of the weights stays the same. A chunk that begins before the first position
+    is shorter.
 
     Reference:
         [Chiu and Raffel, 2018](https://arxiv.org/abs/1712.05382), section 2.3.

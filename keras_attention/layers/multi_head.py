@@ -12,28 +12,17 @@ import keras
 from keras import ops, tree
 
 from keras_attention.backends import project_rows
-from keras_attention.empty_tensors import is_zero
+from keras_attention.layers import base
 from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.attention_axes import AttentionAxes
-from keras_attention.layers.base import (
-    BaseMemory,
-    BaseStep,
-    Weighting,
-    as_queries,
-    build_part,
-    check_memory,
-    check_shapes,
-    standardize_attention_mask,
-)
+from keras_attention.layers.base import BaseMemory, BaseStep, WeightDropout, Weighting
 from keras_attention.layers.cache import check_cache, initial_cache, update_cache
-from keras_attention.layers.dropout import WeightDropout
 from keras_attention.layers.positions import (
     RelativePositions,
     get_positions,
-    offsets_between,
     positions_of_steps,
 )
-from keras_attention.layers.projections import serialize_options, weight_options
+from keras_attention.layers.projections import serialize_options, take_options
 from keras_attention.layers.weightings import get_weighting, is_plain_softmax
 from keras_attention.ops import sliding_windows
 from keras_attention.ops.heads import (
@@ -47,19 +36,9 @@ from keras_attention.ops.heads import (
 )
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.serialization import serialize_part, serialize_seed
-from keras_attention.sizes import is_symbol
-from keras_attention.typing import (
-    Config,
-    Initializer,
-    Nested,
-    Regularizer,
-    Seed,
-    Shape,
-    Tensor,
-    Tensors,
-    WeightConstraint,
-)
+from keras_attention.serialization import config_of, serialize_part
+from keras_attention.sizes import is_symbol, is_zero
+from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import (
     check_boolean,
     check_choice,
@@ -175,6 +154,7 @@ class MultiHeadAttention(BaseAttention):
             `attention_axes`): `"context"`, the output; `"weights"`; and the additional
             outputs of the weighting, such as the `"log_probability"`
             `(batch, num_heads, query_length)` of a hard choice.
+        cache: Of `SelfAttention` only; see there.
 
     Returns:
         output: Tensor of shape `(batch, query_length, output_dim)`, or
@@ -217,12 +197,6 @@ class MultiHeadAttention(BaseAttention):
         dropout: float = 0.0,
         scale: float | None = None,
         use_bias: bool = True,
-        kernel_initializer: Initializer = "glorot_uniform",
-        kernel_regularizer: Regularizer = None,
-        kernel_constraint: WeightConstraint = None,
-        bias_initializer: Initializer = "zeros",
-        bias_regularizer: Regularizer = None,
-        bias_constraint: WeightConstraint = None,
         seed: Seed = None,
         positions: str | RelativePositions | None = None,
         num_key_value_heads: int | None = None,
@@ -232,6 +206,7 @@ class MultiHeadAttention(BaseAttention):
         use_gate: bool = False,
         **kwargs: Any,
     ) -> None:
+        options = take_options(kwargs, kernel="glorot_uniform", bias="zeros")
         super().__init__(**kwargs)
         self.num_heads = check_positive_integer("num_heads", num_heads)
         self.key_dim = check_positive_integer("key_dim", key_dim)
@@ -274,17 +249,7 @@ class MultiHeadAttention(BaseAttention):
         self.use_gate = use_gate
         # From a configuration, every projection makes an initializer of its own: two
         # that share one would start with the same weights.
-        options = serialize_options(
-            weight_options(
-                kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
-                bias=(bias_initializer, bias_regularizer, bias_constraint),
-            )
-        )
-        self.dense_options = {"use_bias": use_bias, **options}
-        self.memory, self.step = self._make_parts(weighting, dropout, seed)
-
-    def _make_parts(self, weighting, dropout, seed):
-        """Return the memory and the step."""
+        self.dense_options = {"use_bias": use_bias, **serialize_options(options)}
         common = {
             "dense_options": self.dense_options,
             "dtype": self.dtype_policy,
@@ -293,14 +258,14 @@ class MultiHeadAttention(BaseAttention):
             "window_size": self.window_size,
             "query_key_norm": self.query_key_norm,
         }
-        memory = MultiHeadMemory(
+        self.memory = MultiHeadMemory(
             self.num_key_value_heads or self.num_heads,
             self.key_dim,
             self.value_dim or self.key_dim,
             name="memory",
             **common,
         )
-        step = MultiHeadStep(
+        self.step = MultiHeadStep(
             self.num_heads,
             self.key_dim,
             self.output_dim,
@@ -313,7 +278,6 @@ class MultiHeadAttention(BaseAttention):
             name="step",
             **common,
         )
-        return memory, step
 
     def call(
         self,
@@ -328,39 +292,10 @@ class MultiHeadAttention(BaseAttention):
         use_causal_mask: bool = False,
         return_attention_scores: bool = False,
         return_details: bool = False,
+        cache: Tensors | None = None,
         training: bool | None = None,
     ) -> Nested:
-        return self._attend(
-            query,
-            value,
-            key,
-            query_mask,
-            value_mask,
-            key_mask,
-            attention_mask,
-            use_causal_mask=use_causal_mask,
-            return_attention_scores=return_attention_scores,
-            return_details=return_details,
-            training=training,
-        )
-
-    def _attend(
-        self,
-        query,
-        value,
-        key,
-        query_mask,
-        value_mask,
-        key_mask,
-        attention_mask,
-        *,
-        use_causal_mask,
-        return_attention_scores,
-        return_details,
-        training,
-        cache=None,
-    ):
-        """Run the call; without a value, the query attends to its own sequence."""
+        # Without a value, the query attends to its own sequence, as in `SelfAttention`.
         self._check_call(query, value, key, use_causal_mask, return_details, cache)
         if query_mask is not None:
             check_mask("query_mask", query_mask, query.shape[:-1])
@@ -371,14 +306,14 @@ class MultiHeadAttention(BaseAttention):
             )
             (query, value, key), (query_mask, value_mask, key_mask) = tensors, masks
         if attention_mask is not None:
-            attention_mask = standardize_attention_mask(
+            attention_mask = base.standardize_attention_mask(
                 attention_mask,
                 query.shape,
                 self._length(query, value, cache),
                 self.num_heads,
             )
         if len(query.shape) == 2:
-            query, query_mask = as_queries(query, query_mask)
+            query, query_mask = base.as_queries(query, query_mask)
         is_self = value is None
         in_blocks = is_self and value_mask is None and key_mask is None
         if is_self:
@@ -459,7 +394,7 @@ class MultiHeadAttention(BaseAttention):
         ordered = value is not None and (
             self.causal or use_causal_mask or self.step.needs_positions
         )
-        check_shapes(
+        base.check_shapes(
             query_shape, value_shape or (None,) * 3, key_shape, ordered=ordered
         )
 
@@ -487,9 +422,8 @@ class MultiHeadAttention(BaseAttention):
         value_shape: Shape | None = None,
         key_shape: Shape | None = None,
     ) -> Any:
-        depth = self.output_dim or query_shape[-1]
-        if not self.use_output_projection:
-            depth = self.num_heads * self.memory.value_dim
+        memory_shapes = {"values": (self.memory.value_dim,)}
+        depth = self.step.context_depth(query_shape[-1], memory_shapes)
         return (*query_shape[:-1], depth)
 
     def compute_output_spec(
@@ -527,24 +461,19 @@ class MultiHeadAttention(BaseAttention):
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def get_config(self) -> Config:
+        own = config_of(
+            self,
+            "num_heads key_dim value_dim output_dim use_output_projection causal "
+            "scale positions num_key_value_heads window_size query_key_norm "
+            "use_gate",
+        )
         return {
             **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "output_dim": self.output_dim,
-            "use_output_projection": self.use_output_projection,
-            "causal": self.causal,
+            **own,
             "weighting": serialize_part(self.step.weighting),
             "dropout": self.step.weight_dropout.rate,
-            "scale": self.scale,
-            "seed": serialize_seed(self.step.weight_dropout.seed),
-            "positions": serialize_part(self.positions),
-            "num_key_value_heads": self.num_key_value_heads,
-            "window_size": self.window_size,
+            "seed": serialize_part(self.step.weight_dropout.seed),
             "attention_axes": self.axes and self.axes.axes,
-            "query_key_norm": self.query_key_norm,
-            "use_gate": self.use_gate,
             **self.dense_options,
         }
 
@@ -622,19 +551,19 @@ class SelfAttention(MultiHeadAttention):
         cache: Tensors | None = None,
         training: bool | None = None,
     ) -> Nested:
-        return self._attend(
+        return super().call(
             query,
             value,
             key,
-            query_mask if mask is None else mask,
-            value_mask,
-            key_mask,
-            attention_mask,
+            query_mask=query_mask if mask is None else mask,
+            value_mask=value_mask,
+            key_mask=key_mask,
+            attention_mask=attention_mask,
             use_causal_mask=use_causal_mask,
             return_attention_scores=return_attention_scores,
             return_details=return_details,
-            training=training,
             cache=cache,
+            training=training,
         )
 
     def get_initial_cache(self, batch_size: int, max_length: int) -> Tensors:
@@ -747,15 +676,14 @@ class MultiHeadMemory(BaseMemory):
         return super().from_config(_with_new_names(config))
 
     def get_config(self):
+        own = config_of(
+            self,
+            "num_heads key_dim value_dim positions window_size query_key_norm",
+        )
         return {
             **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
+            **own,
             "dense_options": dict(self.dense_options),
-            "positions": serialize_part(self.positions),
-            "window_size": self.window_size,
-            "query_key_norm": self.query_key_norm,
         }
 
 
@@ -837,11 +765,11 @@ class MultiHeadStep(BaseStep):
         return self._draw_steps(self.num_heads, (steps, batch, queries, length))
 
     def build(self, query_shape, memory_shape):
-        check_memory(memory_shape)
+        base.check_memory(memory_shape)
         self.query_projection.build((None, query_shape[-1]))
         if self.positions is not None:
             shapes = (None, self.num_heads, None, self.key_dim), memory_shape["values"]
-            build_part(self.positions, *shapes)
+            base.build_part(self.positions, *shapes)
         if self.query_norm is not None:
             self.query_norm.build((None, None, None, self.key_dim))
         joined = self.num_heads * memory_shape["values"][-1]
@@ -853,7 +781,7 @@ class MultiHeadStep(BaseStep):
             self.output_projection = _head_projection(self, "output_projection", depth)
             self.output_projection.build((None, joined))
         heads = [self.num_heads] if self.weighting.takes_heads else []
-        build_part(self.weighting, (None, *heads, None, None))
+        base.build_part(self.weighting, (None, *heads, None, None))
         self.built = True
 
     def call(
@@ -873,7 +801,7 @@ class MultiHeadStep(BaseStep):
         same_sequence=False,
     ):
         if not (isinstance(memory, dict) and {"values", "keys"} <= memory.keys()):
-            check_memory(memory)
+            base.check_memory(memory)
         if mask is not None and len(mask.shape) == 3:
             mask = mask[:, None]
         if noise is not None:
@@ -909,7 +837,7 @@ class MultiHeadStep(BaseStep):
                 key_positions = memory.get("positions")
                 if key_positions is None:
                     key_positions = positions_of_steps(valid, ops.shape(keys)[2])
-                offsets = offsets_between(query_positions, key_positions)
+                offsets = key_positions[:, None] - query_positions[:, :, None]
             if self.window_size is not None:
                 in_window = sliding_windows.in_window(offsets, self.window_size)
                 mask = combine_masks(mask, in_window[:, None])
@@ -1110,21 +1038,17 @@ class MultiHeadStep(BaseStep):
         return super().from_config(_with_new_names(config))
 
     def get_config(self):
+        own = config_of(
+            self,
+            "num_heads key_dim output_dim use_output_projection scale weighting "
+            "positions window_size query_key_norm use_gate",
+        )
         return {
             **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "output_dim": self.output_dim,
-            "use_output_projection": self.use_output_projection,
-            "scale": self.scale,
-            "weighting": serialize_part(self.weighting),
+            **own,
             "dropout": self.weight_dropout.rate,
-            "seed": serialize_seed(self.weight_dropout.seed),
+            "seed": serialize_part(self.weight_dropout.seed),
             "dense_options": dict(self.dense_options),
-            "positions": serialize_part(self.positions),
-            "window_size": self.window_size,
-            "query_key_norm": self.query_key_norm,
-            "use_gate": self.use_gate,
         }
 
 

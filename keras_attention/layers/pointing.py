@@ -10,14 +10,8 @@ import keras
 from keras import ops
 
 from keras_attention.backends import project_rows
-from keras_attention.composite import CompositeLayer
+from keras_attention.layers import base
 from keras_attention.layers.attention import BaseAttention
-from keras_attention.layers.base import (
-    as_queries,
-    check_calling_form,
-    freeze_new_weights,
-    standardize_attention_mask,
-)
 from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.ops.masks import combine_masks
@@ -26,7 +20,7 @@ from keras_attention.ops.precision import (
     at_least_float32,
     log_floor,
 )
-from keras_attention.serialization import serialize_part
+from keras_attention.serialization import CompositeLayer, config_of
 from keras_attention.sizes import index_range
 from keras_attention.typing import Config, Shape, Tensor, Tensors
 from keras_attention.validation import as_integer, check_mask, check_rank, check_shape
@@ -98,7 +92,7 @@ class PointerNetwork(CompositeLayer):
         self.supports_masking = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        check_calling_form(args, kwargs)
+        base.check_calling_form(args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def build(self, query_shape: Shape, value_shape: Any) -> None:
@@ -109,7 +103,7 @@ class PointerNetwork(CompositeLayer):
                 self.attention.step.build(queries_shape, value_shape)
         elif not self.attention.built:
             self.attention.build(query_shape, value_shape)
-        freeze_new_weights(self)
+        base.freeze_new_weights(self)
         self.built = True
 
     @property
@@ -139,7 +133,8 @@ class PointerNetwork(CompositeLayer):
             )
             if len(weights.shape) > len(query.shape):
                 weights = ops.mean(weights, axis=1)
-        return log_of_weights(weights)
+        # In float16, the gradient of a logarithm overflows earlier.
+        return _log(at_least_float32(weights), log_floor(weights.dtype))
 
     def _step(self, query, memory, value_mask, *, query_mask, attention_mask, training):
         """Return the weights `(B, [T,] S)` of independent queries to a memory."""
@@ -158,12 +153,12 @@ class PointerNetwork(CompositeLayer):
                 "value_mask=...). Received: value_mask with a dict"
             )
         check_mask("query_mask", query_mask, query.shape[:-1])
-        mask = standardize_attention_mask(
+        mask = base.standardize_attention_mask(
             attention_mask, query.shape, memory["values"].shape[-2]
         )
         single = len(query.shape) == 2
         if single:
-            query, query_mask = as_queries(query, query_mask)
+            query, query_mask = base.as_queries(query, query_mask)
         outputs, _ = step(
             query, memory, query_mask=query_mask, mask=mask, training=training
         )
@@ -171,10 +166,7 @@ class PointerNetwork(CompositeLayer):
         return weights[:, 0] if single else weights
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "attention": serialize_part(self.attention),
-        }
+        return {**super().get_config(), **config_of(self, "attention")}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -270,7 +262,7 @@ class PointerGenerator(CompositeLayer):
         depth = sum(shape[-1] for shape in shapes if shape is not None)
         if not self.switch.built:
             self.switch.build((None, depth))
-        freeze_new_weights(self)
+        base.freeze_new_weights(self)
         self.built = True
 
     def call(
@@ -288,7 +280,10 @@ class PointerGenerator(CompositeLayer):
     ) -> Any:
         features = [x for x in (state, context, inputs) if x is not None]
         _check(logits, weights, source_ids, features, targets, source_mask)
-        switch = self._switch_logits(features)
+        joined = [ops.cast(x, self.compute_dtype) for x in features]
+        joined = ops.concatenate(joined, axis=-1) if len(joined) > 1 else joined[0]
+        switch = project_rows(self.switch, joined)[..., 0]
+        switch = ops.cast(switch, accumulation_dtype(switch.dtype))
         single = len(logits.shape) == 2
         steps = [logits, switch, weights]
         if single:
@@ -301,15 +296,6 @@ class PointerGenerator(CompositeLayer):
             log_probs = target_log_probs(targets, *arguments)
         log_probs = log_probs[:, 0] if single else log_probs
         return (log_probs, ops.sigmoid(switch)) if return_switch else log_probs
-
-    def _switch_logits(self, features):
-        """Return the logits of `p_gen`, `(B, [T])`."""
-        features = [ops.cast(x, self.compute_dtype) for x in features]
-        joined = features[0]
-        if len(features) > 1:
-            joined = ops.concatenate(features, axis=-1)
-        switch = project_rows(self.switch, joined)[..., 0]
-        return ops.cast(switch, accumulation_dtype(switch.dtype))
 
     def get_config(self) -> Config:
         return {**super().get_config(), "extra_ids": self.extra_ids}
@@ -329,50 +315,36 @@ def _check(logits, weights, source_ids, features, targets, source_mask):
     check_mask("source_mask", source_mask, tuple(source_ids.shape))
 
 
-def log_of_weights(weights):
-    """Return logarithms of weights, `IMPOSSIBLE` where they are zero.
-
-    Weights below 1e-30 have no gradient; nor do weights in float16 below 1e-4, because
-    the gradient of their logarithm overflows.
-
-    Args:
-        weights: Not negative, any shape.
-
-    Returns:
-        Logarithms like `weights`, in float32 at least.
-    """
-    return _log(at_least_float32(weights), log_floor(weights.dtype))
-
-
 def extended_log_probs(
     logits, switch, weights, source_ids, extra_ids, source_mask=None
 ):
-    """Mix the vocabulary with the tokens of the source.
-
-        p[n] = p_gen * softmax(logits)[n] + (1 - p_gen) * sum of weights[s] over the
-               positions s with source_ids[s] = n
-        p_gen = sigmoid(switch)
+    """Mix the vocabulary with the tokens of the source; see `PointerGenerator`.
 
     Args:
         logits: `(B, T, N)`.
-        switch: `(B, T)`.
+        switch: Logits of `p_gen`, `(B, T)`.
         weights: `(B, T, S)`, not necessarily normalised.
-        source_ids: Integers `(B, S)`. Positions of ids outside of 0 to N + X - 1, such
-            as unknown words beyond the X-th, are never copied.
+        source_ids: Integers `(B, S)`.
         extra_ids: Number of extra ids, X.
-        source_mask: Boolean `(B, S)`, `False` for positions that are never copied.
+        source_mask: Boolean `(B, S)`, or `None`.
 
     Returns:
         Log-probabilities `(B, T, N + X)`; `IMPOSSIBLE` for extra ids without weight.
     """
     size = logits.shape[-1] + extra_ids
-    source_ids, source_mask = _mask_ids(source_ids, size, source_mask)
-    generate, copy, shares = _mixture(logits, switch, weights, source_mask)
+    source_ids, generate, copy, shares = _mixture(
+        logits, switch, weights, source_ids, size, source_mask
+    )
     vocabulary = ops.log_softmax(at_least_float32(logits), axis=-1) + generate
     vocabulary = ops.pad(
         vocabulary, [[0, 0], [0, 0], [0, extra_ids]], constant_values=IMPOSSIBLE
     )
-    copied = _sums_of_ids(shares, source_ids, size)
+    # One segment for every row and id, with the weights of all steps.
+    batch, steps = ops.shape(shares)[:2]
+    segments = ops.reshape(size * index_range(batch)[:, None] + source_ids, (-1,))
+    shares = ops.reshape(ops.swapaxes(shares, 1, 2), (-1, steps))
+    copied = ops.segment_sum(shares, segments, num_segments=batch * size)
+    copied = ops.swapaxes(ops.reshape(copied, (batch, size, steps)), 1, 2)
     return _log_sum(vocabulary, copy + _log(copied, log_floor(weights.dtype)))
 
 
@@ -385,8 +357,9 @@ def target_log_probs(
     without an array of the size `(B, T, N + X)`. Other tokens are `IMPOSSIBLE`.
     """
     size = logits.shape[-1]
-    source_ids, source_mask = _mask_ids(source_ids, size + extra_ids, source_mask)
-    generate, copy, shares = _mixture(logits, switch, weights, source_mask)
+    source_ids, generate, copy, shares = _mixture(
+        logits, switch, weights, source_ids, size + extra_ids, source_mask
+    )
     logits = at_least_float32(logits)
     targets = ops.cast(targets, "int32")[..., None]
     in_vocabulary = (targets >= 0) & (targets < size)
@@ -398,18 +371,16 @@ def target_log_probs(
     return _log_sum(vocabulary, copy + _log(copied, log_floor(weights.dtype)))[..., 0]
 
 
-def _mask_ids(source_ids, size, source_mask):
-    """Return int32 ids, and the mask of positions whose id is in `[0, size)`."""
+def _mixture(logits, switch, weights, source_ids, size, source_mask):
+    """Return int32 ids, log p_gen and log (1 - p_gen) `(B, T, 1)`, and shares.
+
+    The shares `(B, T, S)` are the weights divided by their sum, without positions of
+    ids outside of 0 to `size - 1`. If all weights of a step are zero, its p_gen is one.
+    """
     source_ids = ops.cast(source_ids, "int32")
     is_id = ops.logical_and(source_ids >= 0, source_ids < size)
-    return ops.where(is_id, source_ids, 0), combine_masks(source_mask, is_id)
-
-
-def _mixture(logits, switch, weights, source_mask):
-    """Return log p_gen and log (1 - p_gen), `(B, T, 1)`, and the normalised weights.
-
-    If all weights of a step are zero, its p_gen is one.
-    """
+    source_ids = ops.where(is_id, source_ids, 0)
+    source_mask = combine_masks(source_mask, is_id)
     dtype = at_least_float32(logits).dtype
     weights, switch = ops.cast(weights, dtype), ops.cast(switch, dtype)[..., None]
     weights = ops.where(source_mask[:, None, :], weights, 0.0)
@@ -417,22 +388,12 @@ def _mixture(logits, switch, weights, source_mask):
     has_weight = total > 0
     generate = ops.where(has_weight, ops.log_sigmoid(switch), 0.0)
     copy = ops.where(has_weight, ops.log_sigmoid(-switch), IMPOSSIBLE)
-    return generate, copy, weights / ops.where(has_weight, total, 1.0)
-
-
-def _sums_of_ids(weights, source_ids, size):
-    """Return the sum of the weights of every id, `(B, T, size)`."""
-    batch, steps = ops.shape(weights)[:2]
-    rows = size * index_range(batch)[:, None]
-    segments = ops.reshape(rows + source_ids, (-1,))
-    # One segment for every row and id, with the weights of all steps.
-    weights = ops.reshape(ops.swapaxes(weights, 1, 2), (-1, steps))
-    sums = ops.segment_sum(weights, segments, num_segments=batch * size)
-    return ops.swapaxes(ops.reshape(sums, (batch, size, steps)), 1, 2)
+    shares = weights / ops.where(has_weight, total, 1.0)
+    return source_ids, generate, copy, shares
 
 
 def _log(p, floor):
-    """Return logarithms, without a gradient where `p < floor`."""
+    """Return logarithms, `IMPOSSIBLE` for zero, without a gradient if `p < floor`."""
     p = ops.where(p >= floor, p, ops.stop_gradient(p))
     return ops.where(p > 0, ops.log(ops.where(p > 0, p, 1.0)), IMPOSSIBLE)
 

@@ -10,27 +10,17 @@ import keras
 from keras import ops, tree
 
 from keras_attention.backends import project_rows
-from keras_attention.composite import CompositeLayer
-from keras_attention.empty_tensors import mean
 from keras_attention.layers.base import Weighting, build_part, freeze_new_weights
 from keras_attention.layers.projections import (
     serialize_options,
+    take_options,
     weight_arguments,
-    weight_options,
 )
 from keras_attention.layers.weightings import get_weighting
 from keras_attention.ops.masks import clear_masked
-from keras_attention.serialization import serialize_part
-from keras_attention.typing import (
-    Activation,
-    Config,
-    Initializer,
-    Nested,
-    Regularizer,
-    Shape,
-    Tensor,
-    WeightConstraint,
-)
+from keras_attention.serialization import CompositeLayer, config_of
+from keras_attention.sizes import mean
+from keras_attention.typing import Activation, Config, Nested, Shape, Tensor
 from keras_attention.validation import (
     check_boolean,
     check_mask,
@@ -115,14 +105,9 @@ class AttentionPooling(CompositeLayer):
         activation: Activation = None,
         weighting: str | Weighting = "softmax",
         use_bias: bool = True,
-        kernel_initializer: Initializer = "glorot_uniform",
-        kernel_regularizer: Regularizer = None,
-        kernel_constraint: WeightConstraint = None,
-        bias_initializer: Initializer = "zeros",
-        bias_regularizer: Regularizer = None,
-        bias_constraint: WeightConstraint = None,
         **kwargs: Any,
     ) -> None:
+        options = take_options(kwargs, kernel="glorot_uniform", bias="zeros")
         super().__init__(**kwargs)
         check_not_negative("penalty", penalty)
         check_boolean("use_bias", use_bias)
@@ -137,10 +122,7 @@ class AttentionPooling(CompositeLayer):
                 f"needs. Received: weighting={weighting!r}"
             )
         self.use_bias = use_bias
-        self.options = weight_options(
-            kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
-            bias=(bias_initializer, bias_regularizer, bias_constraint),
-        )
+        self.options = options
         self.supports_masking = True
 
     def build(self, value_shape: Shape) -> None:
@@ -247,14 +229,11 @@ class AttentionPooling(CompositeLayer):
         return pooled, keras.KerasTensor(weights_shape, self.compute_dtype)
 
     def get_config(self) -> Config:
+        own = config_of(self, "units hops penalty weighting use_bias")
         return {
             **super().get_config(),
-            "units": self.units,
-            "hops": self.hops,
-            "penalty": self.penalty,
+            **own,
             "activation": keras.activations.serialize(self.activation),
-            "weighting": serialize_part(self.weighting),
-            "use_bias": self.use_bias,
             **serialize_options(self.options),
         }
 

@@ -17,19 +17,13 @@ from keras import ops
 from keras_attention.layers.base import AttentionPart, set_dtype_policy
 from keras_attention.layers.projections import (
     serialize_options,
+    take_options,
     weight_arguments,
-    weight_options,
 )
 from keras_attention.ops.precision import accumulation_dtype
+from keras_attention.serialization import config_of
 from keras_attention.sizes import index_range
-from keras_attention.typing import (
-    Config,
-    Initializer,
-    Regularizer,
-    Shape,
-    Tensor,
-    WeightConstraint,
-)
+from keras_attention.typing import Config, Shape, Tensor
 from keras_attention.validation import (
     check_boolean,
     check_choice,
@@ -38,8 +32,6 @@ from keras_attention.validation import (
     check_positive_integer,
     may_be_equal,
 )
-
-KINDS = ("sinusoidal", "learned")
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -102,28 +94,20 @@ class PositionEncoding(keras.layers.Layer):
         kind: str = "sinusoidal",
         *,
         max_length: int | None = None,
-        embeddings_initializer: Initializer = "uniform",
-        embeddings_regularizer: Regularizer = None,
-        embeddings_constraint: WeightConstraint = None,
         **kwargs: Any,
     ) -> None:
-        check_choice("kind", kind, KINDS)
+        check_choice("kind", kind, ("sinusoidal", "learned"))
         if max_length is None and kind == "learned":
             raise ValueError(
                 "max_length must be given for learned positions. Received: None"
             )
+        options = take_options(kwargs, embeddings="uniform")
         super().__init__(**kwargs)
+        self.options = options
         self.supports_masking = True
         self.kind = kind
         self.max_length = check_positive_integer(
             "max_length", max_length, optional=True
-        )
-        self.options = weight_options(
-            embeddings=(
-                embeddings_initializer,
-                embeddings_regularizer,
-                embeddings_constraint,
-            )
         )
 
     def build(self, inputs_shape: Shape) -> None:
@@ -144,8 +128,13 @@ class PositionEncoding(keras.layers.Layer):
         if self.kind == "learned":
             encoding = ops.take(self.embeddings, positions, axis=0)
         else:
-            positions = ops.cast(positions, accumulation_dtype(self.compute_dtype))
-            encoding = sinusoids(positions, inputs.shape[-1])
+            depth, dtype = inputs.shape[-1], accumulation_dtype(self.compute_dtype)
+            wavelengths = 10000.0 ** (np.arange(0, depth, 2) / depth)
+            positions = ops.cast(positions, dtype)
+            angles = positions[..., None] / ops.convert_to_tensor(wavelengths, dtype)
+            waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+            sizes = (*ops.shape(angles)[:-1], 2 * angles.shape[-1])
+            encoding = ops.reshape(waves, sizes)[..., :depth]
         if len(positions.shape) == 2:
             # Axes between the batch and the steps share the positions of their row.
             between = (1,) * (len(inputs.shape) - 3)
@@ -193,23 +182,9 @@ class PositionEncoding(keras.layers.Layer):
     def get_config(self) -> Config:
         return {
             **super().get_config(),
-            "kind": self.kind,
-            "max_length": self.max_length,
+            **config_of(self, "kind max_length"),
             **serialize_options(self.options),
         }
-
-
-def sinusoids(positions, depth):
-    """Sines and cosines of positions `(...)`, interleaved to `(..., depth)`."""
-    lengths = 10000.0 ** (np.arange(0, depth, 2) / depth)
-    lengths = ops.convert_to_tensor(lengths, positions.dtype)
-    angles = positions[..., None] / lengths
-    waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-    waves = ops.reshape(waves, (*ops.shape(angles)[:-1], 2 * angles.shape[-1]))
-    return waves[..., :depth]
-
-
-SCALINGS = ("linear", "ntk")
 
 
 class RelativePositions(AttentionPart):
@@ -319,7 +294,7 @@ class RotaryPositions(RelativePositions):
     ) -> None:
         check_positive("max_wavelength", max_wavelength)
         check_number("fraction", fraction, "a number in (0, 1]", lambda x: 0 < x <= 1)
-        check_choice("scaling", scaling, SCALINGS)
+        check_choice("scaling", scaling, ("linear", "ntk"))
         check_number(
             "scaling_factor",
             scaling_factor,
@@ -337,11 +312,23 @@ class RotaryPositions(RelativePositions):
         self.built = True
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        depth = self._rotated_depth(x.shape[-1])
-        frequencies = rotary_frequencies(
-            depth, self.max_wavelength, self.scaling, self.scaling_factor
-        )
-        return rotate_pairs(x, positions, frequencies)
+        depth, base = self._rotated_depth(x.shape[-1]), float(self.max_wavelength)
+        if self.scaling == "ntk" and depth > 2:
+            base *= self.scaling_factor ** (depth / (depth - 2))
+        frequencies = base ** (-np.arange(0, depth, 2) / depth)
+        if self.scaling == "linear":
+            frequencies = frequencies / self.scaling_factor
+        # Angles, sines and cosines are in float32 at least.
+        dtype = accumulation_dtype(x.dtype)
+        angles = ops.cast(positions, dtype)[:, None, :, None]
+        angles = angles * ops.convert_to_tensor(frequencies, dtype)
+        cosines, sines = (ops.cast(f(angles), x.dtype) for f in (ops.cos, ops.sin))
+        half = depth // 2
+        first, second, rest = x[..., :half], x[..., half:depth], x[..., depth:]
+        turned = [first * cosines - second * sines, second * cosines + first * sines]
+        if depth < x.shape[-1]:
+            turned.append(rest)
+        return ops.concatenate(turned, axis=-1)
 
     def _rotated_depth(self, key_dim):
         """Return the number of features that are rotated."""
@@ -360,13 +347,8 @@ class RotaryPositions(RelativePositions):
         return depth
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "max_wavelength": self.max_wavelength,
-            "fraction": self.fraction,
-            "scaling": self.scaling,
-            "scaling_factor": self.scaling_factor,
-        }
+        own = config_of(self, "max_wavelength fraction scaling scaling_factor")
+        return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -393,10 +375,14 @@ class AlibiPositions(RelativePositions):
     """
 
     def bias(self, query: Tensor, offsets: Tensor) -> Tensor:
-        dtype = accumulation_dtype(query.dtype)
-        slopes = alibi_slopes(query.shape[1])[:, None, None]
+        dtype, num_heads = accumulation_dtype(query.dtype), query.shape[1]
+        power = 2 ** int(math.log2(num_heads))
+        slopes = 2.0 ** (-8 * np.arange(1, power + 1) / power)
+        # Other numbers of heads: every second slope of twice the power of two below.
+        between = 2.0 ** (-8 * np.arange(1, 2 * power + 1, 2) / (2 * power))
+        slopes = np.concatenate([slopes, between[: num_heads - power]])
         distances = ops.cast(ops.abs(offsets), dtype)[:, None]
-        return -ops.convert_to_tensor(slopes, dtype) * distances
+        return -ops.convert_to_tensor(slopes[:, None, None], dtype) * distances
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -439,9 +425,6 @@ class T5Positions(RelativePositions):
         max_distance: int = 128,
         *,
         bidirectional: bool = True,
-        bias_initializer: Initializer = "zeros",
-        bias_regularizer: Regularizer = None,
-        bias_constraint: WeightConstraint = None,
         **kwargs: Any,
     ) -> None:
         check_boolean("bidirectional", bidirectional)
@@ -456,13 +439,12 @@ class T5Positions(RelativePositions):
                 f"Received: num_buckets={num_buckets}, max_distance={max_distance}, "
                 f"bidirectional={bidirectional}"
             )
+        options = take_options(kwargs, bias="zeros")
         super().__init__(**kwargs)
+        self.options = options
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.bidirectional = bidirectional
-        self.options = weight_options(
-            bias=(bias_initializer, bias_regularizer, bias_constraint)
-        )
 
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.biases = self.add_weight(
@@ -491,13 +473,8 @@ class T5Positions(RelativePositions):
         return ops.transpose(ops.take(by_offset, rows, axis=0), (0, 3, 1, 2))
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "num_buckets": self.num_buckets,
-            "max_distance": self.max_distance,
-            "bidirectional": self.bidirectional,
-            **serialize_options(self.options),
-        }
+        own = config_of(self, "num_buckets max_distance bidirectional")
+        return {**super().get_config(), **own, **serialize_options(self.options)}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -537,23 +514,15 @@ class ShawPositions(RelativePositions):
         max_distance: int = 16,
         *,
         use_values: bool = True,
-        embeddings_initializer: Initializer = "glorot_uniform",
-        embeddings_regularizer: Regularizer = None,
-        embeddings_constraint: WeightConstraint = None,
         **kwargs: Any,
     ) -> None:
         check_boolean("use_values", use_values)
+        options = take_options(kwargs, embeddings="glorot_uniform")
         super().__init__(**kwargs)
+        self.options = options
         self.max_distance = check_positive_integer("max_distance", max_distance)
         self.use_values = use_values
         self.has_value_term = use_values
-        self.options = weight_options(
-            embeddings=(
-                embeddings_initializer,
-                embeddings_regularizer,
-                embeddings_constraint,
-            )
-        )
 
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
         self.of_keys = self._table("of_keys", query_shape[-1])
@@ -581,20 +550,22 @@ class ShawPositions(RelativePositions):
 
     def bias(self, query: Tensor, offsets: Tensor) -> Tensor:
         products = ops.matmul(query, ops.transpose(self.of_keys))
-        return take_by_offset(products, clip_offsets(offsets, self.max_distance))
+        rows = clip_offsets(offsets, self.max_distance)[:, None]
+        return ops.take_along_axis(products, rows, axis=-1)
 
     def value_term(self, weights: Tensor, offsets: Tensor) -> Tensor | None:
         if not self.use_values:
             return None
         rows = clip_offsets(offsets, self.max_distance)
-        sums = sum_by_offset(weights, rows, 2 * self.max_distance + 1)
-        return ops.matmul(sums, self.of_values)
+        is_row = ops.one_hot(rows, 2 * self.max_distance + 1, dtype=weights.dtype)
+        # The sum of the weights of each row of the table, for every query.
+        sums = ops.matmul(ops.transpose(weights, (0, 2, 1, 3)), is_row)
+        return ops.matmul(ops.transpose(sums, (0, 2, 1, 3)), self.of_values)
 
     def get_config(self) -> Config:
         return {
             **super().get_config(),
-            "max_distance": self.max_distance,
-            "use_values": self.use_values,
+            **config_of(self, "max_distance use_values"),
             **serialize_options(self.options),
         }
 
@@ -647,77 +618,6 @@ def positions_of_steps(mask, length, start=None):
     return positions if start is None else start[:, None] + positions
 
 
-def offsets_between(query_positions, key_positions):
-    """Return the offsets `(B, T, S)` between positions `(B, T)` and `(B, S)`."""
-    return key_positions[:, None, :] - query_positions[:, :, None]
-
-
-def rotary_frequencies(depth, max_wavelength, scaling, scaling_factor):
-    """Return the angles by which one step rotates the pairs of features.
-
-        frequency[i] = base ^ (-2 i / depth)
-
-    The base is `max_wavelength`. Linear scaling divides the frequencies by the factor;
-    NTK-aware scaling multiplies the base by `factor ^ (depth / (depth - 2))`, which
-    divides the lowest frequency by the factor and leaves the highest unchanged.
-
-    Returns:
-        NumPy array of `depth / 2` numbers.
-
-    Reference:
-        [Chen et al., 2023](https://arxiv.org/abs/2306.15595), equation 4;
-        [Peng et al., 2023](https://arxiv.org/abs/2309.00071), section 3.1.
-    """
-    if scaling == "ntk" and depth > 2:
-        max_wavelength = max_wavelength * scaling_factor ** (depth / (depth - 2))
-    frequencies = float(max_wavelength) ** (-np.arange(0, depth, 2) / depth)
-    return frequencies / scaling_factor if scaling == "linear" else frequencies
-
-
-def rotate_pairs(x, positions, frequencies):
-    """Rotate pairs of features by an angle in proportion to the position.
-
-    Feature i of the first half and feature i of the second half are a pair:
-
-        first[i]'  = first[i] cos(a) - second[i] sin(a),  a = position * frequency[i]
-        second[i]' = second[i] cos(a) + first[i] sin(a)
-
-    Angles, sines and cosines are in float32 at least.
-
-    Args:
-        x: Tensor `(B, N, T, D)`. Features after the pairs are left unchanged.
-        positions: Integers `(B, T)` or `(1, T)`.
-        frequencies: NumPy array of at most `D / 2` numbers.
-    """
-    dtype = accumulation_dtype(x.dtype)
-    frequencies = ops.convert_to_tensor(frequencies, dtype)
-    angles = ops.cast(positions, dtype)[:, None, :, None] * frequencies
-    cosines, sines = (ops.cast(f(angles), x.dtype) for f in (ops.cos, ops.sin))
-    half = frequencies.shape[0]
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    turned = [first * cosines - second * sines, second * cosines + first * sines]
-    if 2 * half < x.shape[-1]:
-        turned.append(rest)
-    return ops.concatenate(turned, axis=-1)
-
-
-def alibi_slopes(num_heads):
-    """Return the slopes of the linear biases, a NumPy array `(N,)`.
-
-    For a power of two, they are the geometric sequence `2 ^ (-8 n / N)`, n from 1.
-    Otherwise, they are those of the next lower power of two, followed by every second
-    slope of twice that power.
-
-    Reference:
-        [Press et al., 2022](https://arxiv.org/abs/2108.12409), section 3, and the
-        authors' code for other numbers of heads.
-    """
-    power = 2 ** int(math.log2(num_heads))
-    slopes = 2.0 ** (-8 * np.arange(1, power + 1) / power)
-    between = 2.0 ** (-8 * np.arange(1, 2 * power + 1, 2) / (2 * power))
-    return np.concatenate([slopes, between[: num_heads - power]])
-
-
 def buckets_of_offsets(num_buckets, max_distance, bidirectional):
     """Return the bucket of each offset from `-max_distance` to `max_distance`.
 
@@ -727,9 +627,6 @@ def buckets_of_offsets(num_buckets, max_distance, bidirectional):
 
     Returns:
         NumPy array `(2 * max_distance + 1,)` of int32.
-
-    Reference:
-        [Raffel et al., 2020](https://arxiv.org/abs/1910.10683), section 2.1.
     """
     offsets = np.arange(-max_distance, max_distance + 1)
     ahead = np.zeros_like(offsets)
@@ -750,22 +647,3 @@ def buckets_of_offsets(num_buckets, max_distance, bidirectional):
 def clip_offsets(offsets, max_distance):
     """Return the row of each offset in a table for `-max_distance..max_distance`."""
     return ops.clip(offsets, -max_distance, max_distance) + max_distance
-
-
-def take_by_offset(x, rows):
-    """Return `x[b, n, t, rows[b, t, s]]`, `(B, N, T, S)`, for `x` `(B, N, T, R)`."""
-    return ops.take_along_axis(x, rows[:, None], axis=-1)
-
-
-def sum_by_offset(weights, rows, size):
-    """Sum the weights `(B, N, T, S)` of each clipped offset, to `(B, N, T, R)`.
-
-    Args:
-        weights: Attention weights.
-        rows: Rows of the offsets, as `clip_offsets` returns them, `(B, T, S)` or
-            `(1, T, S)`.
-        size: Number of clipped offsets, R.
-    """
-    is_row = ops.one_hot(rows, size, dtype=weights.dtype)
-    by_query = ops.transpose(weights, (0, 2, 1, 3))
-    return ops.transpose(ops.matmul(by_query, is_row), (0, 2, 1, 3))

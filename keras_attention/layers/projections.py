@@ -1,17 +1,16 @@
 """Options of weights (initializers, regularizers, constraints), and projections.
 
-A layer collects the options among its arguments once, with `weight_options`:
-`kernel_initializer`, `bias_regularizer` and the like are then entries of one dict.
+A layer takes them from its keyword arguments with `take_options`: `kernel_initializer`,
+`bias_regularizer` and the like are then entries of one dict.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import constraints, initializers, ops, regularizers
 
-from keras_attention.composite import CompositeLayer
 from keras_attention.layers.base import Score
-from keras_attention.serialization import serialize_part
+from keras_attention.serialization import CompositeLayer, config_of
 from keras_attention.typing import Config, Shape, Tensor
 from keras_attention.validation import check_boolean
 
@@ -22,33 +21,20 @@ _KINDS = {
 }
 
 
-def weight_options(**weights):
-    """Return the options of weights as objects, by names like `"kernel_initializer"`.
-
-    Args:
-        **weights: For the name of each weight, such as `kernel`, its initializer,
-            regularizer and constraint.
-    """
-    return {
-        f"{weight}_{kind}": _KINDS[kind].get(option)
-        for weight, options in weights.items()
-        for kind, option in zip(_KINDS, options, strict=True)
-    }
-
-
-def take_options(arguments, initializers):
+def take_options(arguments, **initializers):
     """Remove the options of weights from keyword arguments, and return them as objects.
 
     Args:
         arguments: Dict of keyword arguments.
-        initializers: Pairs of a weight, such as `"kernel"`, and a default initializer.
+        **initializers: For the name of each weight, its default initializer.
     """
-    names = [f"{weight}_{kind}" for weight, _ in initializers for kind in _KINDS]
-    defaults = {f"{weight}_initializer": x for weight, x in initializers}
-    return {
-        name: _KINDS[_kind(name)].get(arguments.pop(name, defaults.get(name)))
-        for name in names
-    }
+    options = {}
+    for weight, initializer in initializers.items():
+        arguments.setdefault(f"{weight}_initializer", initializer)
+        for kind, module in _KINDS.items():
+            name = f"{weight}_{kind}"
+            options[name] = module.get(arguments.pop(name, None))
+    return options
 
 
 def options_of(options, *weights):
@@ -116,11 +102,7 @@ class ConcatenatedProjection(CompositeLayer):
         return (*input_shape[:-1], sum(shape[-1] for shape in shapes))
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "first": serialize_part(self.first),
-            "second": serialize_part(self.second),
-        }
+        return {**super().get_config(), **config_of(self, "first second")}
 
 
 class ProjectedScore(Score):
@@ -132,17 +114,14 @@ class ProjectedScore(Score):
             in `default_initializers`, and options of the layer.
 
     Attributes:
-        default_initializers: Pairs of the name of a weight and its initializer.
+        default_initializers: Dict from the name of each weight to its initializer.
         options: Dict of initializers, regularizers and constraints of the weights.
     """
 
-    default_initializers: tuple[tuple[str, str], ...] = (
-        ("kernel", "glorot_uniform"),
-        ("bias", "zeros"),
-    )
+    default_initializers: ClassVar = {"kernel": "glorot_uniform", "bias": "zeros"}
 
     def __init__(self, *, use_bias: bool = False, **kwargs: Any) -> None:
-        options = take_options(kwargs, self.default_initializers)
+        options = take_options(kwargs, **self.default_initializers)
         super().__init__(**kwargs)
         check_boolean("use_bias", use_bias)
         self.use_bias = use_bias

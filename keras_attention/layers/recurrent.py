@@ -8,9 +8,9 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from keras_attention.empty_tensors import at_least_one
 from keras_attention.layers.projections import fresh_initializer
 from keras_attention.ops.precision import accumulation_dtype
+from keras_attention.sizes import at_least_one
 from keras_attention.typing import Config, Initializer, Nested, Shape, Tensor
 from keras_attention.validation import check_positive, check_positive_integer
 
@@ -213,20 +213,11 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
     def apply_gates(
         self, input_products: Tensor, state_products: Tensor, state: Nested
     ) -> tuple[Tensor, Nested]:
-        biases = [self.bias[0], self.bias[1]] if self.use_bias else [None, None]
-        input_products = self._normalize_gates(
-            input_products, self.input_gain, biases[0]
-        )
-        state_products = self._normalize_gates(
-            state_products, self.recurrent_gain, biases[1]
-        )
+        biases = self.bias if self.use_bias else [None, None]
+        inputs = self._normalize_gates(input_products, self.input_gain, biases[0])
+        states = self._normalize_gates(state_products, self.recurrent_gain, biases[1])
         dtype = state[0].dtype
-        return gru_gates(
-            self,
-            ops.cast(input_products, dtype),
-            ops.cast(state_products, dtype),
-            state,
-        )
+        return gru_gates(self, ops.cast(inputs, dtype), ops.cast(states, dtype), state)
 
     def _normalize_gates(self, sums, gain, bias):
         """Normalise the sums of both gates together, and those of the candidate."""
@@ -307,11 +298,6 @@ def call_cell(cell, inputs, state, **options):
     return tree.map_structure(lambda x: x[:0], cell(*row, **options))
 
 
-def draws_random_numbers(layer):
-    """Return whether a layer, or one of its parts, draws random numbers."""
-    return any(one._seed_generators for one in layer._flatten_layers())
-
-
 def check_loop_layer(name, layer):
     """Raise `ValueError` on JAX for a layer that draws random numbers inside a loop.
 
@@ -319,8 +305,9 @@ def check_loop_layer(name, layer):
         name: Name of the argument.
         layer: The layer, or `None`.
     """
-    on_jax = keras.backend.backend() == "jax"
-    if on_jax and layer is not None and draws_random_numbers(layer):
+    if keras.backend.backend() != "jax" or layer is None:
+        return
+    if any(part._seed_generators for part in layer._flatten_layers()):
         raise ValueError(
             f"{name} must have no dropout or noise on JAX, which cannot draw inside a "
             f"loop; apply it to the outputs of the decoder. Received: {layer!r}"

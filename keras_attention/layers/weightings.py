@@ -23,7 +23,7 @@ from keras_attention.ops.rows import (
     row_max,
     subtract_max,
 )
-from keras_attention.serialization import seed_and_generator, serialize_seed
+from keras_attention.serialization import config_of, seed_and_generator
 from keras_attention.sizes import index_range, is_symbol
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import (
@@ -92,8 +92,7 @@ class TemperatureWeighting(Weighting):
     def get_config(self) -> Config:
         return {
             **super().get_config(),
-            "temperature": self.temperature,
-            "learn_temperature": self.learn_temperature,
+            **config_of(self, "temperature learn_temperature"),
         }
 
 
@@ -119,20 +118,12 @@ class _DeterministicWeighting(TemperatureWeighting):
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Softmax over the last axis that gives masked positions exactly zero.
+    """Return the softmax of scores `(..., S)`, exactly zero at masked positions.
 
-    Where there is a mask, a row with no valid position is a row of zeros with zero
-    gradients, and a score of minus infinity counts as not valid; without one, the
-    weights of a row of minus infinity are NaN. The sum is taken in float32 at least,
-    whatever the dtype of the scores.
-
-    Args:
-        scores: Scores, `(..., S)`; masked ones may have any value, NaN included.
-        mask: Boolean, broadcastable to `scores`; `True` marks a valid position.
-            Without it, every position is valid.
-
-    Returns:
-        Weights like `scores`, in float32 (float64 for float64 scores).
+    Like all weights and logarithms here, it is in float32, or in float64 for float64
+    scores. Where there is a mask, a row with no valid position is a row of zeros with
+    zero gradients, and a score of minus infinity counts as not valid; without one, the
+    weights of a row of minus infinity are NaN.
     """
     given = keras.backend.standardize_dtype(scores.dtype)
     scores = ops.cast(scores, "float64" if given == "float64" else "float32")
@@ -145,21 +136,9 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def masked_log_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Logarithm of `masked_softmax`, exact where the weights underflow.
+    """Return the logarithm of `masked_softmax`, exact where the weights underflow.
 
-    Args:
-        scores, mask: As in `masked_softmax`.
-
-    Returns:
-        Logarithms like `scores`, in float32 (float64 for float64 scores). Masked
-        positions hold `LOWEST`: it is finite, and its exponential is zero.
-
-    Example:
-
-    >>> scores = np.log(np.array([1.0, 3.0, 4.0], "float32"))
-    >>> logs = masked_log_softmax(scores, np.array([True, True, False]))
-    >>> print(np.exp(keras.ops.convert_to_numpy(logs)).round(3))
-    [0.25 0.75 0.  ]
+    Masked positions hold `LOWEST`: it is finite, and its exponential is zero.
     """
     scores, valid = subtract_max(scores, mask)
     total = ops.sum(ops.where(valid, ops.exp(scores), 0.0), axis=-1, keepdims=True)
@@ -180,28 +159,14 @@ class SoftmaxWeighting(_DeterministicWeighting):
 
 
 def masked_sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Sparsemax: projection of the valid scores onto the simplex.
+    """Return the projection of the valid scores onto the simplex.
 
         weights[s] = max(scores[s] - threshold, 0),  with the threshold for which
                                                      the weights sum to one
 
-    Gradients are exact, and one-sided where a score equals the threshold.
-
-    Args:
-        scores, mask: As in `masked_softmax`.
-
-    Returns:
-        Weights like `scores`, in float32 (float64 for float64 scores). A row with no
-        valid position is a row of zeros with zero gradients.
-
-    Example:
-
-    >>> weights = masked_sparsemax(np.array([-2.0, 0.0, 0.5], "float32"))
-    >>> print(keras.ops.convert_to_numpy(weights))
-    [0.   0.25 0.75]
-
-    Reference:
-        [Martins & Astudillo, 2016](https://arxiv.org/abs/1602.02068), algorithm 1.
+    Gradients are exact, and one-sided where a score equals the threshold. A row with no
+    valid position is a row of zeros with zero gradients. This is algorithm 1 of Martins
+    and Astudillo.
     """
     scores, valid = subtract_max(scores, mask)
     scores, ordered, rank = _sorted(scores)
@@ -232,21 +197,13 @@ class SparsemaxWeighting(_DeterministicWeighting):
 
 
 def masked_entmax15(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Sparse weights between softmax and sparsemax: entmax with alpha = 1.5.
+    """Return sparse weights between softmax and sparsemax: entmax with alpha = 1.5.
 
         weights[s] = max(scores[s] / 2 - threshold, 0)^2,  with the threshold for which
                                                            the weights sum to one
 
-    Gradients are exact. Arguments and results are as in `masked_sparsemax`.
-
-    Example:
-
-    >>> weights = masked_entmax15(np.array([-2.0, 0.0, 0.5], "float32"))
-    >>> print(keras.ops.convert_to_numpy(weights).round(3))
-    [0.    0.326 0.674]
-
-    Reference:
-        [Peters et al., 2019](https://arxiv.org/abs/1905.05702), algorithm 2.
+    Gradients are exact, and a row with no valid position is a row of zeros with zero
+    gradients. This is algorithm 2 of Peters et al.
     """
     scores, valid = subtract_max(scores, mask)
     scores, ordered, rank = _sorted(scores / 2)
@@ -434,31 +391,14 @@ class HardWeighting(TemperatureWeighting):
         }, {}
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "estimator": self.estimator,
-            "inference": self.inference,
-            "soft_probability": self.soft_probability,
-            "relaxation": self.relaxation,
-            "seed": serialize_seed(self.seed),
-        }
+        own = config_of(self, "estimator inference soft_probability relaxation seed")
+        return {**super().get_config(), **own}
 
 
 def masked_hardmax(scores, mask=None):
-    """One-hot weights of the best valid position; the first wins a tie.
+    """Return one-hot weights of the best valid position; the first wins a tie.
 
-    Args:
-        scores, mask: As in `masked_softmax`.
-
-    Returns:
-        One-hot weights like `scores`, in float32 (float64 for float64 scores), without
-        a gradient. A row with no valid position is a row of zeros.
-
-    Example:
-
-    >>> weights = masked_hardmax(np.array([1.0, 3.0, 3.0, 2.0], "float32"))
-    >>> print(keras.ops.convert_to_numpy(weights))
-    [0. 1. 0. 0.]
+    They have no gradient. A row with no valid position is a row of zeros.
     """
     scores, valid = subtract_max(scores, mask)
     scores = ops.stop_gradient(ops.where(valid, scores, LOWEST))
@@ -466,26 +406,12 @@ def masked_hardmax(scores, mask=None):
 
 
 def masked_gumbel_max(scores, uniform, mask=None):
-    """One-hot weights of a position drawn from `masked_softmax`.
+    """Return one-hot weights of a position drawn from `masked_softmax`.
 
         choice = argmax over s of scores[s] - log(-log(uniform[s]))
 
-    The noise is an argument, so that it can be drawn before a loop.
-
-    Args:
-        scores, mask: As in `masked_softmax`.
-        uniform: Uniform noise in `[0, 1)`, like `scores`, drawn in float32 at least.
-
-    Returns:
-        One-hot weights like `scores`, in float32 (float64 for float64 scores), without
-        a gradient. A row with no valid position is a row of zeros.
-
-    Example:
-
-    >>> scores = np.array([0.0, 0.0], "float32")
-    >>> choice = masked_gumbel_max(scores, np.array([0.3, 0.6], "float32"))
-    >>> print(keras.ops.convert_to_numpy(choice))
-    [0. 1.]
+    `uniform` is noise in `[0, 1)`, like the scores, drawn in float32 at least. The
+    weights have no gradient.
 
     Reference:
         [Maddison et al., 2014](https://arxiv.org/abs/1411.0030), section 2.
@@ -494,24 +420,9 @@ def masked_gumbel_max(scores, uniform, mask=None):
 
 
 def masked_gumbel_softmax(scores, uniform, mask=None, *, temperature=1.0):
-    """Relaxation of `masked_gumbel_max`, closer to it at a lower temperature.
+    """Return a relaxation of `masked_gumbel_max`, closer to it at a low temperature.
 
         weights = softmax((scores[s] - log(-log(uniform[s]))) / temperature)
-
-    Args:
-        scores, uniform, mask: As in `masked_gumbel_max`.
-        temperature: Positive.
-
-    Returns:
-        Weights like `scores`, in float32 (float64 for float64 scores). A row with no
-        valid position is a row of zeros, with a zero gradient.
-
-    Example:
-
-    >>> scores, uniform = np.array([[0.0, 0.0], [0.3, 0.6]], "float32")
-    >>> weights = masked_gumbel_softmax(scores, uniform, temperature=0.1)
-    >>> print(keras.ops.convert_to_numpy(weights).round(3))
-    [0. 1.]
 
     Reference:
         [Jang et al., 2017](https://arxiv.org/abs/1611.01144), section 2;
@@ -521,63 +432,28 @@ def masked_gumbel_softmax(scores, uniform, mask=None, *, temperature=1.0):
 
 
 def log_probability(scores, choice, mask=None):
-    """Logarithm of the probability that `masked_softmax` gives to a choice.
+    """Return the logarithm `(...)` of the `masked_softmax` of a choice, one-hot.
 
-    Args:
-        scores, mask: As in `masked_softmax`.
-        choice: One-hot, like `scores`; no gradient flows into it.
-
-    Returns:
-        Logarithms `(...)`, zero where the choice is a row of zeros (no valid
-        position). Choosing a masked position gives `LOWEST`.
-
-    Example:
-
-    >>> scores = np.log(np.array([1.0, 3.0, 4.0], "float32"))
-    >>> logs = log_probability(scores, np.array([0, 0, 1]))
-    >>> print(np.exp(keras.ops.convert_to_numpy(logs)).round(3))
-    0.5
+    It is zero where the choice is a row of zeros (no valid position), and `LOWEST` for
+    a masked position. No gradient flows into the choice.
     """
     logs = masked_log_softmax(scores, mask)
     return ops.sum(ops.stop_gradient(ops.cast(choice, logs.dtype)) * logs, axis=-1)
 
 
 def entropy(scores, mask=None):
-    """Entropy of `masked_softmax`, in nats.
+    """Return the entropy `(...)` of `masked_softmax`, in nats.
 
         entropy = -sum over s of weights[s] * log(weights[s])
 
-    Args:
-        scores, mask: As in `masked_softmax`.
-
-    Returns:
-        Entropies `(...)`; zero with a zero gradient for a row with no valid position.
-
-    Example:
-
-    >>> among_three = entropy(np.zeros(3, "float32"))
-    >>> print(np.exp(keras.ops.convert_to_numpy(among_three)).round(3))
-    3.0
+    It is zero, with a zero gradient, for a row with no valid position.
     """
     logs = masked_log_softmax(scores, mask)
     return -ops.sum(ops.exp(logs) * logs, axis=-1)
 
 
 def straight_through(hard, soft):
-    """Return the exact value of `hard` with the gradient of `soft`.
-
-    Args:
-        hard: Weights to use, for example of `masked_hardmax`.
-        soft: Weights to learn from, for example of `masked_softmax`; finite.
-
-    Returns:
-        `hard` in the dtype of `soft`.
-
-    Example:
-
-    >>> soft = masked_softmax(np.array([1.0, 3.0], "float32"))
-    >>> print(keras.ops.convert_to_numpy(straight_through(masked_hardmax(soft), soft)))
-    [0. 1.]
+    """Return the exact value of `hard` with the gradient of `soft`, which is finite.
 
     Reference:
         [Bengio et al., 2013](https://arxiv.org/abs/1308.3432), section 4.
@@ -608,8 +484,7 @@ WEIGHTINGS = {
 
 def is_plain_softmax(weighting):
     """Return whether a weighting is a softmax without a temperature."""
-    plain = type(weighting) is SoftmaxWeighting and weighting.temperature == 1
-    return plain and not weighting.learn_temperature
+    return type(weighting) is SoftmaxWeighting and not weighting.has_temperature
 
 
 def get_weighting(identifier, dtype=None):

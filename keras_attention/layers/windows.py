@@ -10,27 +10,17 @@ import keras
 from keras import ops
 
 from keras_attention.backends import project_rows
-from keras_attention.empty_tensors import at_least_one, is_zero, join_axes
 from keras_attention.layers.base import AttentionPart, step_numbers
 from keras_attention.layers.projections import (
     fresh_options,
     serialize_options,
-    weight_options,
+    take_options,
 )
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.rows import row_max
-from keras_attention.sizes import index_range
-from keras_attention.typing import (
-    Config,
-    Initializer,
-    Regularizer,
-    Shape,
-    Shapes,
-    Tensor,
-    Tensors,
-    WeightConstraint,
-)
+from keras_attention.sizes import at_least_one, index_range, is_zero, join_axes
+from keras_attention.typing import Config, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import check_positive_integer
 
 
@@ -89,15 +79,18 @@ class LocalWindow(AttentionPart):
         valid: Tensor | None = None,
     ) -> tuple[Tensors, Tensors]:
         centers, state = self.centers(query, memory, state)
-        positions = window_positions(centers, self.half_width)
-        mask = inside(positions, ops.shape(memory["values"])[1])
+        offsets = ops.arange(-self.half_width, self.half_width + 1, dtype="int32")
+        positions = ops.cast(ops.floor(centers), "int32")[..., None] + offsets
+        length = ops.shape(memory["values"])[1]
+        mask = ops.logical_and(positions >= 0, positions < length)
         if "mask" in memory:
             mask = ops.logical_and(mask, take_window(memory["mask"], positions))
         if valid is not None:
-            valid = ops.broadcast_to(
-                valid, (*ops.shape(centers), ops.shape(memory["values"])[1])
-            )
-            mask = ops.logical_and(mask, _take_by_query(valid, positions))
+            valid = ops.broadcast_to(valid, (*ops.shape(centers), length))
+            # Every query has its own row of the mask.
+            rows = join_axes(valid)[..., None], join_axes(positions)[:, None]
+            taken = ops.reshape(take_window(*rows), ops.shape(positions))
+            mask = ops.logical_and(mask, taken)
         view = {
             "keys": take_window(memory["keys"], positions),
             "values": take_window(memory["values"], positions),
@@ -105,17 +98,13 @@ class LocalWindow(AttentionPart):
             "positions": positions,
         }
         if self.has_prior:
-            view["prior"] = gaussian(positions, centers, self.half_width / 2)
+            distance = ops.cast(positions, centers.dtype) - centers[..., None]
+            deviation = self.half_width / 2
+            view["prior"] = ops.exp(-ops.square(distance / deviation) / 2)
         return view, state
 
     def get_config(self) -> Config:
         return {**super().get_config(), "half_width": self.half_width}
-
-
-def _take_by_query(mask, positions):
-    """Return the entries of a mask `(B, T, S)` at the positions `(B, T, W)`."""
-    taken = take_window(join_axes(mask)[..., None], join_axes(positions)[:, None])
-    return ops.reshape(taken, ops.shape(positions))
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -175,16 +164,12 @@ class LocalPredictiveWindow(LocalWindow):
         half_width: int = 10,
         *,
         units: int | None = None,
-        kernel_initializer: Initializer = "glorot_uniform",
-        kernel_regularizer: Regularizer = None,
-        kernel_constraint: WeightConstraint = None,
         **kwargs: Any,
     ) -> None:
+        options = take_options(kwargs, kernel="glorot_uniform")
         super().__init__(half_width, **kwargs)
+        self.options = options
         self.units = check_positive_integer("units", units, optional=True)
-        self.options = weight_options(
-            kernel=(kernel_initializer, kernel_regularizer, kernel_constraint)
-        )
 
     def build(self, query_shape: Shape, memory_shape: Shapes = None) -> None:
         self.query_depth = query_shape[-1]
@@ -249,54 +234,20 @@ def _extent(memory):
     return first, end - first
 
 
-def window_positions(centers, half_width):
-    """Return the positions of the window around each centre.
-
-    Some of them may be outside of the source.
-
-    Args:
-        centers: Real-valued positions, `(B, T)`, counted from zero.
-        half_width: Positions on either side of `floor(center)`, so W is
-            `2 * half_width + 1`.
-
-    Returns:
-        int32 tensor `(B, T, W)`.
-    """
-    middle = ops.cast(ops.floor(centers), "int32")
-    return middle[..., None] + ops.arange(-half_width, half_width + 1, dtype="int32")
-
-
-def inside(positions, length):
-    """Return whether positions are those of a source of this length."""
-    return ops.logical_and(positions >= 0, positions < length)
-
-
 def take_window(x, positions):
-    """Return the entries at the positions of every window.
+    """Return the entries of `x` `(B, S, ...)` at int32 positions `(B, T, W)`.
 
-    The cost grows with the window and not with the source.
-
-    Args:
-        x: Tensor `(B, S, ...)`.
-        positions: int32 `(B, T, W)`; positions outside give the nearest entry.
-
-    Returns:
-        Tensor `(B, T, W, ...)`; zeros if there is no entry.
+    Positions outside of the source give the nearest entry, or zeros if it is empty. The
+    cost grows with the window and not with the source.
     """
     x = at_least_one(x, axis=1)
     return take_rows(x, _nearest(positions, ops.shape(x)[1]))
 
 
 def spread_window(weights, positions, length):
-    """Spread weights of windows over all positions of the source.
+    """Spread weights `(B, T, W)` at int32 positions over the source, to `(B, T, S)`.
 
-    Args:
-        weights: `(B, T, W)`, zero at positions outside of the source.
-        positions: int32 `(B, T, W)`.
-        length: S.
-
-    Returns:
-        Tensor `(B, T, S)`, zero outside of the windows.
+    The weights of positions outside of the source are zero.
     """
     batch, queries = ops.shape(weights)[:2]
     if is_zero(length):
@@ -320,15 +271,3 @@ def _nearest(positions, length):
     last = length - 1
     last = max(last, 0) if isinstance(last, int) else ops.maximum(last, 0)
     return ops.clip(positions, 0, last)
-
-
-def gaussian(positions, centers, deviation):
-    """Gaussian prior of positions around real-valued centres.
-
-        prior[b, t, w] = exp(-(positions[b, t, w] - centers[b, t])^2 / (2 deviation^2))
-
-    Reference:
-        [Luong et al., 2015](https://arxiv.org/abs/1508.04025), equation 10.
-    """
-    distance = ops.cast(positions, centers.dtype) - centers[..., None]
-    return ops.exp(-ops.square(distance / deviation) / 2)

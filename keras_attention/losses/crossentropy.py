@@ -3,16 +3,20 @@
 Shapes: B batch, T target steps, N vocabulary size.
 """
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import keras
 from keras import ops
 
 from keras_attention.losses.masking import (
+    broadcast_sample_weights,
     check_label_smoothing,
     check_token_ids,
     masked,
 )
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.sample_weights import broadcast_sample_weights
+from keras_attention.serialization import config_of
 from keras_attention.typing import Config, Tensor
 
 
@@ -95,7 +99,7 @@ class SequenceCrossentropy(keras.losses.Loss):
             its numerator, `None` returns the weighted losses `(B, T)`, and
             `"sum_over_batch_size"` divides by the number of all tokens, padding
             included.
-        name: Name of the loss.
+        name: Name of the loss; that of the function if `None`.
 
     Call arguments:
         y_true: Target tokens, integers `(B, T)` or `(B, T, 1)`.
@@ -120,17 +124,20 @@ class SequenceCrossentropy(keras.losses.Loss):
         smoothing.
     """
 
+    crossentropy: ClassVar[Callable[..., Tensor]] = staticmethod(sequence_crossentropy)
+
     def __init__(
         self,
         *,
         pad: int | None = None,
         label_smoothing: float = 0.0,
         reduction: str | None = "mean_with_sample_weight",
-        name: str = "sequence_crossentropy",
+        name: str | None = None,
     ) -> None:
         check_label_smoothing(label_smoothing)
         # Keras casts the token ids to this dtype, too; half precision would round them.
         dtype = keras.backend.result_type(keras.config.floatx(), "float32")
+        name = name or self.crossentropy.__name__
         super().__init__(name=name, reduction=reduction, dtype=dtype)
         self.pad = pad
         self.label_smoothing = label_smoothing
@@ -145,7 +152,10 @@ class SequenceCrossentropy(keras.losses.Loss):
             # Keras allows labels with one more axis.
             y_true = y_true[..., 0]
         check_token_ids("y_true", y_true, "y_pred", y_pred)
-        weights = ops.cast(self._valid(y_true), self.dtype)
+        valid = (
+            ops.ones_like(y_true, "bool") if self.pad is None else y_true != self.pad
+        )
+        weights = ops.cast(valid, self.dtype)
         if mask is not None:
             weights = weights * ops.cast(mask, self.dtype)
         if sample_weight is not None:
@@ -156,18 +166,9 @@ class SequenceCrossentropy(keras.losses.Loss):
         return super().__call__(y_true, y_pred, weights)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return sequence_crossentropy(
-            ops.cast(y_true, "int32"), y_pred, label_smoothing=self.label_smoothing
-        )
-
-    def _valid(self, token_ids):
-        if self.pad is None:
-            return ops.ones_like(token_ids, dtype="bool")
-        return ops.not_equal(token_ids, self.pad)
+        y_true = ops.cast(y_true, "int32")
+        smoothing = self.label_smoothing
+        return self.crossentropy(y_true, y_pred, label_smoothing=smoothing)
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "pad": self.pad,
-            "label_smoothing": self.label_smoothing,
-        }
+        return {**super().get_config(), **config_of(self, "pad label_smoothing")}

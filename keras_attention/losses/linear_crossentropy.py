@@ -6,12 +6,12 @@ Shapes: T target steps, D depth, N vocabulary size, R rows (tokens of all sequen
 from keras import ops
 
 from keras_attention import loops
+from keras_attention.backends import with_upstream
 from keras_attention.losses.masking import (
     check_label_smoothing,
     check_token_ids,
     masked,
 )
-from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Tensor
 from keras_attention.validation import check_mask, check_shape

@@ -1,8 +1,13 @@
-"""Masks and checks of the arguments of losses."""
+"""Masks, sample weights and checks of the arguments of losses."""
 
 from keras import ops
 
-from keras_attention.validation import check_mask, check_number, may_be_equal
+from keras_attention.validation import (
+    check_mask,
+    check_number,
+    check_shape,
+    may_be_equal,
+)
 
 
 def masked(x, mask, rows=False):
@@ -24,3 +29,22 @@ def check_token_ids(name, token_ids, rows_name, rows):
 
 def check_label_smoothing(label_smoothing):
     check_number("label_smoothing", label_smoothing, "in [0, 1)", lambda x: 0 <= x < 1)
+
+
+def broadcast_sample_weights(given, weighed):
+    """Expand sample weights to the rank of a tensor `(B, ...)`.
+
+    Args:
+        given: Tensor `(B,)`, `(B, ...)`, or with one more axis of size 1.
+        weighed: The tensor that they weigh; the result has its dtype.
+
+    Raises:
+        ValueError: If the shape does not fit.
+    """
+    weights, rank = ops.cast(given, weighed.dtype), len(weighed.shape)
+    if len(weights.shape) == rank + 1 and weights.shape[-1] == 1:
+        weights = weights[..., 0]
+    while len(weights.shape) < rank:
+        weights = weights[..., None]
+    check_shape("sample_weight", weights, weighed.shape, broadcasts=True)
+    return weights

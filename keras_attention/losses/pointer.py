@@ -109,19 +109,4 @@ class PointerCrossentropy(SequenceCrossentropy):
         [See et al., 2017](https://arxiv.org/abs/1704.04368), equation 6.
     """
 
-    def __init__(
-        self,
-        *,
-        pad: int | None = None,
-        label_smoothing: float = 0.0,
-        reduction: str | None = "mean_with_sample_weight",
-        name: str = "pointer_crossentropy",
-    ) -> None:
-        super().__init__(
-            pad=pad, label_smoothing=label_smoothing, reduction=reduction, name=name
-        )
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return pointer_crossentropy(
-            ops.cast(y_true, "int32"), y_pred, label_smoothing=self.label_smoothing
-        )
+    crossentropy = staticmethod(pointer_crossentropy)

@@ -8,9 +8,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.empty_tensors import mean
 from keras_attention.losses.masking import masked
 from keras_attention.ops.precision import at_least_float32
+from keras_attention.serialization import config_of
+from keras_attention.sizes import mean
 from keras_attention.typing import Config, Nested, Tensor
 from keras_attention.validation import check_fraction, check_rank, check_shape
 
@@ -172,12 +173,8 @@ class ReinforceLoss(keras.layers.Layer):
         return None
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            "reward_weight": self.reward_weight,
-            "entropy_weight": self.entropy_weight,
-            "momentum": self.momentum,
-        }
+        own = config_of(self, "reward_weight entropy_weight momentum")
+        return {**super().get_config(), **own}
 
 
 def _total(name, x, mask):

@@ -3,12 +3,11 @@
 Shapes: B batch, T queries, S positions, U depth of projected queries and keys.
 """
 
-import functools
+from functools import partial
 
 from keras import ops
 
 from keras_attention import backends, loops
-from keras_attention.ops.gradients import with_upstream
 from keras_attention.ops.precision import at_least_float32
 
 # Number of elements of the hidden layer in a block.
@@ -81,7 +80,7 @@ def _scores_in_blocks(query, keys, scale):
 
     @ops.custom_gradient
     def scores(query, keys, scale):
-        @with_upstream
+        @backends.with_upstream
         def gradient(upstream):
             return backward(query, keys, scale, upstream)
 
@@ -96,10 +95,10 @@ def _forward(query, keys, scale, sigmoid):
     dtype, scale = query.dtype, at_least_float32(scale)
 
     def example(_, part):
-        keys = sigmoid.prepare(-2 * part["keys"])
+        sigmoid_of = sigmoid(-2 * part["keys"])
 
         def block(_, part):
-            r = sigmoid(-2 * part["query"], keys)
+            r = sigmoid_of(-2 * part["query"])
             return {}, ops.sum(scale) - 2 * project_to_scalars(r, scale)
 
         return loops.scan(block, {}, {"query": part["query"]})
@@ -115,11 +114,11 @@ def _backward(query, keys, scale, upstream, sigmoid):
     scale = at_least_float32(scale)
 
     def example(_, part):
-        keys = sigmoid.prepare(-2 * part["keys"])
+        sigmoid_of = sigmoid(-2 * part["keys"])
 
         def block(keys_gradient, part):
             upstream = part["upstream"]
-            r = sigmoid(-2 * part["query"], keys)
+            r = sigmoid_of(-2 * part["query"])
             slope = r * (1 - r)
             keys_gradient = keys_gradient + ops.sum(upstream[..., None] * slope, axis=0)
             sums = {"query": slope, "r": r}
@@ -141,48 +140,40 @@ def _backward(query, keys, scale, upstream, sigmoid):
     return tuple(ops.cast(x, t) for x, t in zip(gradients, dtypes, strict=True))
 
 
-class _Sigmoid:
-    """Sigmoid of `query + keys`: `(T, U)` and `(S, U)` give `(T, S, U)`."""
+def _sigmoid(keys):
+    """Return a function of queries `(T, U)`, for keys `(S, U)`.
 
-    def prepare(self, keys):
-        return (keys,)
-
-    def __call__(self, query, keys):
-        return ops.sigmoid(query[:, None] + keys[0])
-
-
-class _FactorisedSigmoid(_Sigmoid):
-    """Sigmoid as `1 / (1 + exp(-query) exp(-keys))`: no exponential for each pair.
-
-    A block whose factors could leave the range of float32 uses `_Sigmoid`. The product
-    is faster only if a compiler fuses it into one loop.
+    (T, S, U) = sigmoid(query + keys)
     """
+    return lambda query: ops.sigmoid(query[:, None] + keys)
 
-    def prepare(self, keys):
-        return keys, ops.exp(-keys), ops.max(ops.abs(keys)) <= MAX_EXPONENT
 
-    def __call__(self, query, keys):
-        _, exp_keys, small_keys = keys
-        small = ops.logical_and(small_keys, ops.max(ops.abs(query)) <= MAX_EXPONENT)
+def _factorised_sigmoid(keys):
+    """Return the same function, computed as `1 / (1 + exp(-query) exp(-keys))`.
+
+    It takes no exponential for each pair, which is faster only if a compiler fuses the
+    product into one loop. A block whose factors could leave the range of float32 uses
+    `_sigmoid`.
+    """
+    plain, exp_keys = _sigmoid(keys), ops.exp(-keys)
+    small_keys = ops.max(ops.abs(keys)) <= MAX_EXPONENT
+
+    def factorised(query):
         exp_query = ops.exp(-query)
         return ops.cond(
-            small,
+            ops.logical_and(small_keys, ops.max(ops.abs(query)) <= MAX_EXPONENT),
             lambda: 1 / (1 + exp_query[:, None] * exp_keys),
-            lambda: _Sigmoid.__call__(self, query, keys),
+            lambda: plain(query),
         )
 
-
-def _passes(sigmoid):
-    """Return the forward and the backward pass with a sigmoid."""
-    return (
-        functools.partial(_forward, sigmoid=sigmoid),
-        functools.partial(_backward, sigmoid=sigmoid),
-    )
+    return factorised
 
 
-_plain = _passes(_Sigmoid())
+# Forward and backward pass.
+_plain = tuple(partial(f, sigmoid=_sigmoid) for f in (_forward, _backward))
 _compiled = tuple(
-    backends.xla_compiled(function) for function in _passes(_FactorisedSigmoid())
+    backends.xla_compiled(partial(f, sigmoid=_factorised_sigmoid))
+    for f in (_forward, _backward)
 )
 
 

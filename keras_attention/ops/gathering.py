@@ -5,8 +5,7 @@ Shapes: B batch, M entries of a row.
 
 from keras import ops, tree
 
-from keras_attention.empty_tensors import is_zero, join_axes
-from keras_attention.sizes import index_range
+from keras_attention.sizes import index_range, is_zero, join_axes
 
 
 def take_rows(nested, index):

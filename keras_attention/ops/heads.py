@@ -14,9 +14,8 @@ import keras
 from keras import ops
 
 from keras_attention.backends import has_few_scores
-from keras_attention.empty_tensors import may_be_zero
 from keras_attention.ops.masks import clear_masked
-from keras_attention.sizes import index_range
+from keras_attention.sizes import index_range, may_be_zero
 
 
 def project_heads(dense, x, num_heads):
@@ -96,20 +95,6 @@ def causal_mask(query, keys):
     return t[None, None, :, None] >= s
 
 
-def masked_bias(bias, mask, dtype):
-    """Return the bias of the scores in a dtype, very low at masked positions.
-
-    Args:
-        bias, mask: Broadcastable to `(B, N, T, S)`; the mask may be `None`.
-    """
-    bias = ops.cast(bias, dtype)
-    if mask is None:
-        return bias
-    # Finite, because minus infinity everywhere would give weights of NaN.
-    lowest = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
-    return ops.where(mask, bias, ops.cast(lowest, dtype))
-
-
 def fused_heads(query, keys, values, mask, bias, causal):
     """Return the contexts `(B, N, T, V)` of the backend's fused attention.
 
@@ -120,7 +105,11 @@ def fused_heads(query, keys, values, mask, bias, causal):
             neither mask nor bias.
     """
     if bias is not None:
-        bias = masked_bias(bias, mask, query.dtype)
+        bias = ops.cast(bias, query.dtype)
+    if bias is not None and mask is not None:
+        # Finite, because minus infinity everywhere would give weights of NaN.
+        half = keras.backend.standardize_dtype(query.dtype) == "float16"
+        bias = ops.where(mask, bias, ops.cast(-3e4 if half else -1e30, query.dtype))
     context = ops.dot_product_attention(
         *(ops.transpose(x, (0, 2, 1, 3)) for x in (query, keys, values)),
         mask=mask if bias is None else None,

@@ -1,4 +1,4 @@
-"""Dtypes of sums and states, which half precision would round too much."""
+"""Dtypes: of sums, which half precision would round too much, and of integers."""
 
 import keras
 from keras import ops
@@ -21,3 +21,13 @@ def at_least_float32(x):
     if not hasattr(x, "dtype"):
         x = ops.convert_to_tensor(x)
     return ops.cast(x, accumulation_dtype(x.dtype))
+
+
+def at_most(x, largest):
+    """Return the minimum of an int32 tensor and an integer or int32 tensor, in int32.
+
+    On JAX with bfloat16 by default, `ops.minimum` of a tensor and a number is a float.
+    LiteRT cannot run `ops.clip` of integers to 0 and 1, or to 0 and 6, which it takes
+    for an activation.
+    """
+    return ops.minimum(x, ops.cast(largest, "int32"))

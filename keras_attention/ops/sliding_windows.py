@@ -10,9 +10,8 @@ J positions that a block sees: `2 C`, or `3 C` unless causal.
 
 from keras import ops
 
-from keras_attention.empty_tensors import join_axes
 from keras_attention.ops.gathering import take_rows
-from keras_attention.sizes import index_range
+from keras_attention.sizes import index_range, join_axes
 
 # Smaller blocks would make matrix products that are too small to be fast.
 MIN_BLOCK = 32

@@ -22,32 +22,3 @@ not change the scores of the tokens that remain.
 
 Shapes: B batch, K hypotheses, N vocabulary size, L maximum length, S positions.
 """
-
-from keras_attention.search.beam import beam_search
-from keras_attention.search.constraints import (
-    Ban,
-    Constraint,
-    MinLength,
-    NoRepeatNgrams,
-    Prefix,
-)
-from keras_attention.search.contrastive import contrastive_search
-from keras_attention.search.ensemble import ensemble_step
-from keras_attention.search.phrases import RequiredPhrases
-from keras_attention.search.queue import BeamSearchQueue
-from keras_attention.search.sampling import greedy_search, sample_search
-
-__all__ = [
-    "Ban",
-    "BeamSearchQueue",
-    "Constraint",
-    "MinLength",
-    "NoRepeatNgrams",
-    "Prefix",
-    "RequiredPhrases",
-    "beam_search",
-    "contrastive_search",
-    "ensemble_step",
-    "greedy_search",
-    "sample_search",
-]

@@ -10,9 +10,9 @@ from keras import ops, tree
 
 from keras_attention import loops
 from keras_attention.ops.gathering import take_rows
-from keras_attention.ops.integers import at_most
 from keras_attention.ops.log_probs import IMPOSSIBLE, is_possible
 from keras_attention.ops.masks import where_rows
+from keras_attention.ops.precision import at_most
 from keras_attention.search.constraints import Constraint
 from keras_attention.search.expansion import expand, last_token_counts, progress_of
 from keras_attention.search.groups import Groups

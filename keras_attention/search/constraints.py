@@ -9,10 +9,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.empty_tensors import join_axes
-from keras_attention.ops.integers import at_most
 from keras_attention.ops.log_probs import IMPOSSIBLE
+from keras_attention.ops.precision import at_most
 from keras_attention.search.nested_tensors import check_rows
+from keras_attention.sizes import join_axes
 from keras_attention.typing import Nested, Tensor, Tensors
 from keras_attention.validation import check_positive_integer, values_of
 

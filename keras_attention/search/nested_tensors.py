@@ -4,7 +4,7 @@ import math
 
 from keras import ops, tree
 
-from keras_attention.empty_tensors import is_zero
+from keras_attention.sizes import is_zero
 
 
 def batch_of(nested):

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.empty_tensors import at_least_one
 from keras_attention.search.constraints import (
     FORBIDDEN,
     Constraint,
@@ -17,7 +16,7 @@ from keras_attention.search.constraints import (
     mark,
 )
 from keras_attention.search.nested_tensors import check_rows
-from keras_attention.sizes import index_range
+from keras_attention.sizes import at_least_one, index_range
 from keras_attention.typing import Nested, Tensor, Tensors
 from keras_attention.validation import values_of
 

@@ -5,7 +5,7 @@ import math
 from keras import ops
 
 from keras_attention.ops.gathering import take_rows
-from keras_attention.ops.integers import at_most
+from keras_attention.ops.precision import at_most
 
 # For fewer numbers, the function of the backend is as fast.
 MIN_SIZE = 4096

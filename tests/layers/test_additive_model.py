@@ -318,7 +318,8 @@ def test_shape_of_the_wrong_rank_is_named(wrong, shapes):
 
 def test_key_and_value_of_different_lengths_are_named():
     shapes = [(2, 3, 7), (2, 5, 13), (2, 17, 11)]
-    message = "same number of positions. Received: key (2, 17, 11), value (2, 5, 13)"
+    received = "query (2, 3, 7), value (2, 5, 13), key (2, 17, 11)"
+    message = f"same number of positions. Received: {received}"
 
     with pytest.raises(ValueError, match=re.escape(message)):
         AdditiveAttention(UNITS)(*(np.zeros(shape, "float32") for shape in shapes))

@@ -1,13 +1,8 @@
 import numpy as np
 from keras import ops
 
-from keras_attention.layers.windows import (
-    gaussian,
-    inside,
-    spread_window,
-    take_window,
-    window_positions,
-)
+from keras_attention import LocalWindow
+from keras_attention.layers.windows import spread_window, take_window
 
 BATCH, QUERIES, POSITIONS, WIDTH, DEPTH = 2, 3, 7, 5, 11
 
@@ -16,17 +11,28 @@ def numpy(tensor):
     return ops.convert_to_numpy(tensor)
 
 
+class GivenCenters(LocalWindow):
+    has_prior = True
+
+    def centers(self, query, memory, state):
+        return ops.convert_to_tensor(query[..., 0]), state
+
+
 def test_windows_lie_around_the_floor_of_their_centre():
-    centers = ops.convert_to_tensor(np.array([[0.0, 2.9], [-0.1, 5.0]], "float32"))
+    centers = np.array([[0.0, 2.9], [-0.1, 5.0]], "float32")
+    values = np.ones((2, 5, 1), "float32")
 
-    positions = numpy(window_positions(centers, 1))
+    memory = {"keys": values, "values": values}
+    view, _ = GivenCenters(1)(centers[..., None], memory, {})
 
-    expected = [[[-1, 0, 1], [1, 2, 3]], [[-2, -1, 0], [4, 5, 6]]]
-    np.testing.assert_array_equal(positions, expected)
-    np.testing.assert_array_equal(
-        numpy(inside(ops.convert_to_tensor(positions), 5)),
-        [[[0, 1, 1], [1, 1, 1]], [[0, 0, 1], [1, 0, 0]]],
-    )
+    positions = [[[-1, 0, 1], [1, 2, 3]], [[-2, -1, 0], [4, 5, 6]]]
+    np.testing.assert_array_equal(numpy(view["positions"]), positions)
+    exists = [[[0, 1, 1], [1, 1, 1]], [[0, 0, 1], [1, 0, 0]]]
+    np.testing.assert_array_equal(numpy(view["mask"]), exists)
+    # The standard deviation is half of the half-width, 1 / 2.
+    distances = np.array(positions) - centers[..., None]
+    prior = np.exp(-2 * distances**2)
+    np.testing.assert_allclose(numpy(view["prior"]), prior, rtol=1e-5)
 
 
 def test_windows_are_taken_and_put_back(rng):
@@ -47,11 +53,3 @@ def test_windows_are_taken_and_put_back(rng):
             np.testing.assert_array_equal(taken[b, t, w], x[b, place])
             expected[b, t, place] = weights[b, t, w]
     np.testing.assert_allclose(spread, expected)
-
-
-def test_gaussian_worked_by_hand():
-    centers = ops.convert_to_tensor(np.array([[2.5]], "float32"))
-
-    prior = numpy(gaussian(np.array([[[1, 2, 3]]]), centers, 0.5))
-
-    np.testing.assert_allclose(prior[0, 0], np.exp([-4.5, -0.5, -0.5]), rtol=1e-6)
