@@ -14,11 +14,6 @@ USUAL_LENGTH = 1024
 FEW_SCORES = 2**12
 
 
-def fuses():
-    """Return whether a compiler fuses operations on large tensors into one loop."""
-    return keras.backend.backend() != "torch"
-
-
 def traces_for_cpu():
     """Return whether TensorFlow is tracing a graph that runs on a CPU."""
     if keras.backend.backend() != "tensorflow":

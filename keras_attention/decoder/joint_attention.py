@@ -134,5 +134,11 @@ def check_attention(attention):
             f"AdditiveAttention(256), or a list of them. Received: {attention!r}"
         )
     for one in attentions:
-        if isinstance(one, MultiHeadAttention):
-            one.check_independent_queries("in a decoder")
+        is_multi_head = isinstance(one, MultiHeadAttention)
+        if is_multi_head and (one.causal or one.step.needs_positions):
+            raise ValueError(
+                f"A {type(one).__name__} in a decoder must neither be causal nor have "
+                "positions or a window_size, because its query has no position in a "
+                f"sequence. Received: causal={one.causal}, positions={one.positions}, "
+                f"window_size={one.window_size}"
+            )

@@ -89,35 +89,25 @@ def attend_with_sentinel(sentinel, attend, query, inputs, states):
 
 def check_parts(cell, attention, order):
     """Raise `ValueError` for parts that cannot be combined with a sentinel."""
-    step = getattr(attention, "step", None)
-    composed = isinstance(step, AttentionStep)
-    sizes = cell.state_size
-    for wrong, reason in (
-        (
-            order != "current",
-            "order='current': it depends on the new state of the cell",
-        ),
-        (
-            len(tree.flatten(sizes)) != 2 or tree.is_nested(sizes[0]),
-            "one LSTM cell, because it depends on the carry",
-        ),
-        (
-            not composed,
+    step, sizes, needed = getattr(attention, "step", None), cell.state_size, None
+    if order != "current":
+        needed = "order='current': it depends on the new state of the cell"
+    elif len(tree.flatten(sizes)) != 2 or tree.is_nested(sizes[0]):
+        needed = "one LSTM cell, because it depends on the carry"
+    elif not isinstance(step, AttentionStep):
+        needed = (
             "one attention that is composed of a score and a weighting, such as "
-            "AdditiveAttention(256)",
-        ),
-        (
-            composed and (step.window or step.sequential or not step.score.uses_keys),
+            "AdditiveAttention(256)"
+        )
+    elif step.window or step.sequential or not step.score.uses_keys:
+        needed = (
             "an attention without window, coverage or monotonic weights, and a score "
-            "that uses the keys",
-        ),
-        (
-            composed and step.weighting.reports,
-            "a deterministic weighting, such as softmax",
-        ),
-    ):
-        if wrong:
-            raise ValueError(
-                f"sentinel needs {reason}. Received: order={order!r}, cell={cell!r}, "
-                f"attention={attention!r}"
-            )
+            "that uses the keys"
+        )
+    elif step.weighting.reports:
+        needed = "a deterministic weighting, such as softmax"
+    if needed:
+        raise ValueError(
+            f"sentinel needs {needed}. Received: order={order!r}, cell={cell!r}, "
+            f"attention={attention!r}"
+        )

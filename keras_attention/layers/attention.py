@@ -22,7 +22,7 @@ from keras_attention.layers.weightings import get_weighting
 from keras_attention.layers.windows import LocalWindow, spread_window
 from keras_attention.ops.masks import clear_masked, combine_masks, where_rows
 from keras_attention.ops.precision import accumulation_dtype
-from keras_attention.serialization import CompositeLayer, config_of, serialize_part
+from keras_attention.serialization import CompositeLayer, config_of
 from keras_attention.sizes import index_range, is_symbol
 from keras_attention.typing import Config, Nested, Seed, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import check_boolean, check_mask
@@ -318,12 +318,8 @@ class AttentionStep(BaseStep):
 
     def get_config(self) -> Config:
         own = config_of(self, "score weighting window causal")
-        return {
-            **super().get_config(),
-            **own,
-            "dropout": self.weight_dropout.rate,
-            "seed": serialize_part(self.weight_dropout.seed),
-        }
+        dropout = self.weight_dropout.config_for_owner()
+        return {**super().get_config(), **own, **dropout}
 
 
 def _initial(part, memory, queries, at_once):
@@ -344,36 +340,22 @@ def _check_part(name, part, expected, example):
 
 def _check_parts(step):
     """Raise `ValueError` for parts that cannot be combined."""
-    local = step.window is not None
-    scaled = local and step.window.has_prior
-    for wrong, reason in (
-        (
-            local and not step.score.uses_keys,
-            "a location score has a weight for every position and takes no window",
-        ),
-        (
-            local and step.weighting.needs_all_positions,
-            "monotonic attention moves over all positions and takes no window",
-        ),
-        (
-            scaled and not step.weighting.allows_scaling,
-            "a hard choice cannot be multiplied with the prior of a local-p window",
-        ),
-        (
-            local and step.coverage,
-            "coverage sums the weights of all positions and takes no window",
-        ),
-        (
-            step.weight_dropout.rate and not step.weighting.allows_scaling,
-            "dropout cannot drop the only position of a hard choice",
-        ),
-    ):
-        if wrong:
-            names = [type(part).__name__ for part in (step.score, step.weighting)]
-            names += [type(step.window).__name__] if local else []
-            rate = step.weight_dropout.rate
-            names += [f"dropout={rate}"] if rate else []
-            raise ValueError(f"{reason}. Received: {', '.join(names)}")
+    score, weighting, window = step.score, step.weighting, step.window
+    rate, reason = step.weight_dropout.rate, None
+    if window and not score.uses_keys:
+        reason = "a location score has a weight for every position and takes no window"
+    elif window and weighting.needs_all_positions:
+        reason = "monotonic attention moves over all positions and takes no window"
+    elif window and window.has_prior and not weighting.allows_scaling:
+        reason = "a hard choice cannot be multiplied with the prior of a local-p window"
+    elif window and step.coverage:
+        reason = "coverage sums the weights of all positions and takes no window"
+    elif rate and not weighting.allows_scaling:
+        reason = "dropout cannot drop the only position of a hard choice"
+    if reason:
+        names = [type(x).__name__ for x in (score, weighting, window) if x is not None]
+        names += [f"dropout={rate}"] if rate else []
+        raise ValueError(f"{reason}. Received: {', '.join(names)}")
 
 
 class BaseAttention(CompositeLayer):
@@ -574,12 +556,9 @@ class ComposedAttention(BaseAttention):
         return context, keras.KerasTensor(weights_shape, self.compute_dtype)
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            **config_of(self.step, "weighting causal"),
-            "dropout": self.step.weight_dropout.rate,
-            "seed": serialize_part(self.step.weight_dropout.seed),
-        }
+        own = config_of(self.step, "weighting causal")
+        dropout = self.step.weight_dropout.config_for_owner()
+        return {**super().get_config(), **own, **dropout}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -625,11 +604,9 @@ class Attention(ComposedAttention):
         super().__init__(score, key_projection, window, weighting=weighting, **options)
 
     def get_config(self) -> Config:
-        return {
-            **super().get_config(),
-            **config_of(self.step, "score window"),
-            **config_of(self.memory, "key_projection"),
-        }
+        own = config_of(self.step, "score window")
+        own |= config_of(self.memory, "key_projection")
+        return {**super().get_config(), **own}
 
 
 def _joined(steps):

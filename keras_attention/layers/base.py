@@ -241,6 +241,10 @@ class WeightDropout(AttentionPart):
     def get_config(self) -> Config:
         return {**super().get_config(), **config_of(self, "rate seed")}
 
+    def config_for_owner(self) -> Config:
+        """Return the entries of the layer with this dropout: its rate and its seed."""
+        return {"dropout": self.rate, **config_of(self, "seed")}
+
 
 # Modes of quantisation whose rounding errors change scores by several percent.
 COARSE_MODES = ("int4", "float8", "gptq", "awq")
@@ -462,3 +466,21 @@ def set_dtype_policy(part, policy):
     for layer in part._flatten_layers():
         if not layer.built:
             layer.dtype_policy = policy
+
+
+def get_part(name, identifier, choices, base, example, dtype, **options):
+    """Return a part for its name in `choices`, its config, or itself.
+
+    The `options` are those of a new part. An error names the argument and an `example`.
+    """
+    if isinstance(identifier, dict):
+        identifier = keras.saving.deserialize_keras_object(identifier)
+    if isinstance(identifier, base):
+        set_dtype_policy(identifier, dtype)
+        return identifier
+    if not isinstance(identifier, str) or identifier not in choices:
+        raise ValueError(
+            f"{name} must be one of {', '.join(map(repr, choices))}, or {example}. "
+            f"Received: {identifier!r}"
+        )
+    return choices[identifier](**options, dtype=dtype, name=name)

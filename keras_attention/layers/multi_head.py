@@ -36,7 +36,7 @@ from keras_attention.ops.heads import (
 )
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.serialization import config_of, serialize_part
+from keras_attention.serialization import config_of
 from keras_attention.sizes import is_symbol, is_zero
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import (
@@ -398,16 +398,6 @@ class MultiHeadAttention(BaseAttention):
             query_shape, value_shape or (None,) * 3, key_shape, ordered=ordered
         )
 
-    def check_independent_queries(self, situation: str) -> None:
-        """Raise `ValueError` if weights depend on the position of the query."""
-        if self.causal or self.step.needs_positions:
-            raise ValueError(
-                f"A {type(self).__name__} {situation} must neither be causal nor have "
-                "positions or a window_size, because its query has no position in a "
-                f"sequence. Received: causal={self.causal}, "
-                f"positions={self.positions}, window_size={self.window_size}"
-            )
-
     def _length(self, query, value, cache):
         """Return the number of positions, or of slots of the cache."""
         if cache is not None:
@@ -470,9 +460,8 @@ class MultiHeadAttention(BaseAttention):
         return {
             **super().get_config(),
             **own,
-            "weighting": serialize_part(self.step.weighting),
-            "dropout": self.step.weight_dropout.rate,
-            "seed": serialize_part(self.step.weight_dropout.seed),
+            **config_of(self.step, "weighting"),
+            **self.step.weight_dropout.config_for_owner(),
             "attention_axes": self.axes and self.axes.axes,
             **self.dense_options,
         }
@@ -1046,8 +1035,7 @@ class MultiHeadStep(BaseStep):
         return {
             **super().get_config(),
             **own,
-            "dropout": self.weight_dropout.rate,
-            "seed": serialize_part(self.weight_dropout.seed),
+            **self.weight_dropout.config_for_owner(),
             "dense_options": dict(self.dense_options),
         }
 

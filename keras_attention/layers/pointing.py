@@ -3,7 +3,6 @@
 Shapes: B batch, T queries or steps, S positions, N vocabulary size, X extra ids.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -12,7 +11,6 @@ from keras import ops
 from keras_attention.backends import project_rows
 from keras_attention.layers import base
 from keras_attention.layers.attention import BaseAttention
-from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.precision import (
@@ -22,7 +20,7 @@ from keras_attention.ops.precision import (
 )
 from keras_attention.serialization import CompositeLayer, config_of
 from keras_attention.sizes import index_range
-from keras_attention.typing import Config, Shape, Tensor, Tensors
+from keras_attention.typing import Config, Shape, Tensor
 from keras_attention.validation import as_integer, check_mask, check_rank, check_shape
 
 
@@ -50,12 +48,9 @@ class PointerNetwork(CompositeLayer):
 
     Call arguments:
         query: States of the decoder, `(B, T, depth)`, or one query `(B, depth)`.
-        value: Source to point into, `(B, S, depth)`; or the dict that
-            `pointer.memory(value, value_mask=...)` returned, in which the keys are
-            projected once for all steps of a search. With a dict, the T queries are
-            independent of each other, such as hypotheses.
+        value: Source to point into, `(B, S, depth)`.
         query_mask: Boolean `(B, [T])`. Masked queries have -1e9 everywhere.
-        value_mask: Boolean `(B, S)`; only if `value` is a tensor.
+        value_mask: Boolean `(B, S)`.
         attention_mask: Boolean `(B, [T,] S)`.
         training: Whether the layer trains.
 
@@ -65,8 +60,7 @@ class PointerNetwork(CompositeLayer):
 
     Raises:
         ValueError: If `attention` is no attention layer of this package, or a shape
-            does not fit; if `value` is a dict, and the attention has a state or depends
-            on the position of the query, or `value_mask` is given.
+            does not fit.
 
     Example:
 
@@ -95,26 +89,16 @@ class PointerNetwork(CompositeLayer):
         base.check_calling_form(args, kwargs)
         return super().__call__(*args, **kwargs)
 
-    def build(self, query_shape: Shape, value_shape: Any) -> None:
-        # The memory layer that returned a dict is built already.
-        if isinstance(value_shape, Mapping):
-            if not self.attention.step.built:
-                queries_shape = (query_shape[0], None, query_shape[-1])
-                self.attention.step.build(queries_shape, value_shape)
-        elif not self.attention.built:
+    def build(self, query_shape: Shape, value_shape: Shape) -> None:
+        if not self.attention.built:
             self.attention.build(query_shape, value_shape)
         base.freeze_new_weights(self)
         self.built = True
 
-    @property
-    def memory(self) -> Any:
-        """The memory of the attention: projects the keys of a source, once."""
-        return self.attention.memory
-
     def call(
         self,
         query: Tensor,
-        value: Tensor | Tensors,
+        value: Tensor,
         *,
         query_mask: Tensor | None = None,
         value_mask: Tensor | None = None,
@@ -122,48 +106,19 @@ class PointerNetwork(CompositeLayer):
         training: bool | None = None,
     ) -> Tensor:
         check_rank("query", query.shape, (2, 3), "(batch, [queries,] depth)")
-        masks = {"query_mask": query_mask, "attention_mask": attention_mask}
-        if isinstance(value, Mapping):
-            weights = self._step(query, value, value_mask, **masks, training=training)
-        else:
-            masks["value_mask"] = value_mask
-            masks = {name: mask for name, mask in masks.items() if mask is not None}
-            _, weights = self.attention(
-                query, value, **masks, return_attention_scores=True, training=training
-            )
-            if len(weights.shape) > len(query.shape):
-                weights = ops.mean(weights, axis=1)
+        _, weights = self.attention(
+            query,
+            value,
+            query_mask=query_mask,
+            value_mask=value_mask,
+            attention_mask=attention_mask,
+            return_attention_scores=True,
+            training=training,
+        )
+        if len(weights.shape) > len(query.shape):
+            weights = ops.mean(weights, axis=1)
         # In float16, the gradient of a logarithm overflows earlier.
         return _log(at_least_float32(weights), log_floor(weights.dtype))
-
-    def _step(self, query, memory, value_mask, *, query_mask, attention_mask, training):
-        """Return the weights `(B, [T,] S)` of independent queries to a memory."""
-        step = self.attention.step
-        if step.state_names:
-            raise ValueError(
-                "value must be a tensor for an attention with a state, which one step "
-                f"passes to the next. Received: a dict and {self.attention!r}"
-            )
-        if isinstance(self.attention, MultiHeadAttention):
-            self.attention.check_independent_queries("with a dict as value")
-        # For a dict `value`, Keras passes a dict of implicit masks.
-        if value_mask is not None and not isinstance(value_mask, Mapping):
-            raise ValueError(
-                "value_mask belongs to the memory: pointer.memory(value, "
-                "value_mask=...). Received: value_mask with a dict"
-            )
-        check_mask("query_mask", query_mask, query.shape[:-1])
-        mask = base.standardize_attention_mask(
-            attention_mask, query.shape, memory["values"].shape[-2]
-        )
-        single = len(query.shape) == 2
-        if single:
-            query, query_mask = base.as_queries(query, query_mask)
-        outputs, _ = step(
-            query, memory, query_mask=query_mask, mask=mask, training=training
-        )
-        weights = outputs["weights"]
-        return weights[:, 0] if single else weights
 
     def get_config(self) -> Config:
         return {**super().get_config(), **config_of(self, "attention")}

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.layers.base import AttentionPart, set_dtype_policy
+from keras_attention.layers.base import AttentionPart, get_part
 from keras_attention.layers.projections import (
     serialize_options,
     take_options,
@@ -585,19 +585,12 @@ def get_positions(identifier, causal, dtype):
         causal: Whether the attention is causal.
         dtype: Dtype policy of the layer.
     """
-    if isinstance(identifier, dict):
-        identifier = keras.saving.deserialize_keras_object(identifier)
-    if isinstance(identifier, RelativePositions):
-        set_dtype_policy(identifier, dtype)
-    if identifier is None or isinstance(identifier, RelativePositions):
-        return identifier
-    if not isinstance(identifier, str) or identifier not in POSITIONS:
-        raise ValueError(
-            f"positions must be one of {', '.join(map(repr, POSITIONS))}, or relative "
-            f"positions such as RotaryPositions(). Received: {identifier!r}"
-        )
+    if identifier is None:
+        return None
     options = {"bidirectional": not causal} if identifier == "t5" else {}
-    return POSITIONS[identifier](**options, dtype=dtype, name="positions")
+    example = "relative positions such as RotaryPositions()"
+    kinds = POSITIONS, RelativePositions
+    return get_part("positions", identifier, *kinds, example, dtype, **options)
 
 
 def positions_of_steps(mask, length, start=None):

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from keras_attention.backends import softmax
-from keras_attention.layers.base import Weighting, set_dtype_policy
+from keras_attention.layers.base import Weighting, get_part
 from keras_attention.layers.monotonic import MochaWeighting, MonotonicWeighting
 from keras_attention.ops.precision import accumulation_dtype, at_least_float32
 from keras_attention.ops.rows import (
@@ -487,17 +487,7 @@ def is_plain_softmax(weighting):
     return type(weighting) is SoftmaxWeighting and not weighting.has_temperature
 
 
-def get_weighting(identifier, dtype=None):
+def get_weighting(identifier, dtype):
     """Return the weighting for a name, a config, or a weighting."""
-    if isinstance(identifier, dict):
-        identifier = keras.saving.deserialize_keras_object(identifier)
-    if isinstance(identifier, Weighting):
-        if dtype is not None:
-            set_dtype_policy(identifier, dtype)
-        return identifier
-    if not isinstance(identifier, str) or identifier not in WEIGHTINGS:
-        raise ValueError(
-            f"weighting must be one of {', '.join(map(repr, WEIGHTINGS))}, or a "
-            f"weighting such as HardWeighting(). Received: {identifier!r}"
-        )
-    return WEIGHTINGS[identifier](dtype=dtype, name="weighting")
+    example = "a weighting such as HardWeighting()"
+    return get_part("weighting", identifier, WEIGHTINGS, Weighting, example, dtype)

@@ -5,6 +5,7 @@ Shapes: B batch, T queries, S positions, U depth of projected queries and keys.
 
 from functools import partial
 
+import keras
 from keras import ops
 
 from keras_attention import backends, loops
@@ -76,7 +77,9 @@ def _scores_in_blocks(query, keys, scale):
     """
     known = None not in (query.shape[1], keys.shape[1])
     compiled = _compiled if known else _compiled_if_large
-    forward, backward = compiled if backends.fuses() else _plain
+    # PyTorch does not fuse operations on large tensors into one loop.
+    fuses = keras.backend.backend() != "torch"
+    forward, backward = compiled if fuses else _plain
 
     @ops.custom_gradient
     def scores(query, keys, scale):

@@ -48,23 +48,6 @@ def test_log_probabilities_are_the_logarithms_of_the_weights(name, query, value)
     np.testing.assert_allclose(numpy(one), log_probs[:, 0], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["additive", "heads"])
-def test_a_memory_gives_the_same(name, query, value):
-    pointer = PointerNetwork(ATTENTIONS[name]())
-    value_mask = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 1, 0]], "bool")
-    left = np.ones((B, T, S), "bool")
-    left[0, 1, 2] = False
-    expected = pointer(query, value, value_mask=value_mask, attention_mask=left)
-
-    memory = pointer.memory(value, value_mask=value_mask)
-    found = pointer(query, memory, attention_mask=left)
-    one = pointer(query[:, 1], memory, attention_mask=left[:, 1])
-
-    np.testing.assert_allclose(numpy(found), numpy(expected), atol=1e-5)
-    np.testing.assert_allclose(numpy(one), numpy(expected)[:, 1], atol=1e-5)
-    assert numpy(found)[0, 1, 2] == -1e9
-
-
 def test_a_model_comes_back_from_its_file(query, value, tmp_path):
     symbols = [keras.Input((None, Q)), keras.Input((None, V))]
     model = keras.Model(symbols, PointerNetwork(AdditiveAttention(4))(*symbols))
@@ -77,18 +60,9 @@ def test_a_model_comes_back_from_its_file(query, value, tmp_path):
     np.testing.assert_allclose(numpy(restored([query, value])), expected, atol=1e-6)
 
 
-def test_wrong_arguments_are_named(query, value):
+def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match=r"attention must be .*Received: 'dot'"):
         PointerNetwork("dot")
-    pointer = PointerNetwork(ATTENTIONS["coverage"]())
-    pointer(query, value)
-    with pytest.raises(ValueError, match=r"value must be a tensor .*Received: a dict"):
-        pointer(query, pointer.memory(value))
-    pointer = PointerNetwork(ATTENTIONS["additive"]())
-    pointer(query, value)
-    mask = np.ones((B, S), "bool")
-    with pytest.raises(ValueError, match="value_mask belongs to the memory"):
-        pointer(query, pointer.memory(value), value_mask=mask)
 
 
 @pytest.mark.parametrize(
@@ -104,24 +78,21 @@ def test_wrong_arguments_are_named(query, value):
     ],
 )
 @pytest.mark.parametrize("name", ["additive", "heads"])
-def test_wrong_masks_are_errors_with_a_dict_too(name, masks, message, query, value):
+def test_wrong_masks_are_errors(name, masks, message, query, value):
     pointer = PointerNetwork(ATTENTIONS[name]())
-    pointer(query, value)
 
-    for source in (value, pointer.memory(value)):
-        with pytest.raises(ValueError, match=message):
-            pointer(query, source, **masks)
+    with pytest.raises(ValueError, match=message):
+        pointer(query, value, **masks)
 
 
 @pytest.mark.parametrize("name", ["additive", "heads"])
-def test_a_mask_for_all_rows_fits_a_dict_too(name, query, value):
+def test_chosen_positions_are_excluded(name, query, value):
     pointer = PointerNetwork(ATTENTIONS[name]())
     left = np.tri(T, S, dtype="bool")
-    expected = pointer(query, value, attention_mask=left)
 
-    found = pointer(query, pointer.memory(value), attention_mask=left)
+    log_probs = numpy(pointer(query, value, attention_mask=left))
 
-    np.testing.assert_allclose(numpy(found), numpy(expected), atol=1e-5)
+    assert (log_probs[:, ~left] == -1e9).all() and (log_probs[:, left] > -1e9).all()
 
 
 def test_a_query_of_another_rank_is_an_error():
@@ -132,22 +103,6 @@ def test_a_query_of_another_rank_is_an_error():
         pointer(grid, grid)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"causal": True}, "must neither be causal"),
-        ({"positions": "alibi"}, "must neither be causal"),
-        ({"window_size": 2}, "must neither be causal"),
-    ],
-)
-def test_a_dict_gives_queries_without_a_position(options, message, query, value):
-    pointer = PointerNetwork(SelfAttention(2, 4, **options))
-    pointer(query, value)
-
-    with pytest.raises(ValueError, match=message):
-        pointer(query, pointer.memory(value))
-
-
 def test_a_frozen_pointer_has_no_trainable_weights():
     layer = PointerNetwork(AdditiveAttention(4), trainable=False)
     inputs = [keras.Input((T, Q)), keras.Input((S, V))]
@@ -155,14 +110,6 @@ def test_a_frozen_pointer_has_no_trainable_weights():
     model = keras.Model(inputs, layer(*inputs))
 
     assert len(model.weights) == 3 and model.trainable_weights == []
-
-
-def test_a_frozen_attention_does_not_train_with_a_dict(query, value):
-    pointer = PointerNetwork(AdditiveAttention(4, trainable=False))
-
-    pointer(query, pointer.memory(value))
-
-    assert len(pointer.weights) == 3 and pointer.trainable_weights == []
 
 
 @pytest.mark.exhaustive
@@ -190,7 +137,6 @@ def test_learns_to_sort(rng):
 
     tests = source[:100]
     annotations, last = encode(embed(tests))
-    memory = pointer.memory(annotations)
 
     def step(token_ids, state):
         positions = token_ids[..., None]
@@ -198,7 +144,7 @@ def test_learns_to_sort(rng):
         rows = ops.reshape(embed(chosen), (-1, units))
         _, (rows,) = decode.cell(rows, [ops.reshape(state, (-1, units))])
         state = ops.reshape(rows, ops.shape(state))
-        log_probs = pointer(state, memory)
+        log_probs = pointer(state, annotations)
         return log_probs, state, ops.exp(log_probs)
 
     found = beam_search(step, last, start=0, end=0, max_length=count + 1, beam_size=2)
