@@ -4,9 +4,9 @@ import functools
 from pathlib import PurePath
 from typing import ClassVar
 
+from keras_attention_apps.captioner.captions import RUNTIMES
 from keras_attention_apps.captioner.config import DEFAULT_MODEL
 from keras_attention_apps.captioner.images import ImageError, image_suffixes
-from keras_attention_apps.captioner.runtimes import RUNTIMES
 from keras_attention_apps.common.bulk import inputs
 from keras_attention_apps.common.bulk.batches import Failure, ModelBatch, details
 from keras_attention_apps.common.bulk.engine import check_options, run_command

@@ -153,10 +153,11 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
         found = []
         for command, options in commands.items():
             text = dict(texts).get(command) or _paragraphs(options)
-            text = "\n\n".join(filter(None, [text, _purpose(options, presets)]))
             if command not in argv[:1]:
                 # The list of all commands has one line for each.
                 text = text.partition("\n\n")[0]
+            elif not {"-h", "--help"}.isdisjoint(argv):
+                text += _purpose(options, presets)
             more = {"description": text}
             if not isinstance(options, type):
                 more["default"] = dataclasses.replace(options, **changes)
@@ -179,13 +180,13 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
 
 
 def _purpose(options, presets):
-    """Return a line that says what the default model of a command is for."""
+    """Return a paragraph that says what the default model of a command is for."""
     model = getattr(getattr(options, "model", None), "name", None)
     try:
         purpose = model and read_sealed(presets / model / CONFIG).get("purpose")
     except (UserError, OSError):
-        return None
-    return purpose and f"Default model: {printable(purpose)} ({model})."
+        purpose = None
+    return f"\n\nDefault model: {printable(purpose)} ({model})." if purpose else ""
 
 
 def _paragraphs(options):

@@ -202,11 +202,11 @@ def member_names(name_or_path, *, presets, noun):
         return names
     folder = find_preset(name_or_path, presets)
     with loading(folder, noun):
-        listed = _listed_members(folder)
+        listed = _listed_members(read_sealed(folder / CONFIG))
         _check_count(listed)
         members = [_member(folder, name, presets) for name in listed]
         for member in members:
-            if _listed_members(find_preset(member, presets)):
+            if _listed_members(read_sealed(find_preset(member, presets) / CONFIG)):
                 raise UserError(f"{member!r} is an ensemble itself")
     return members or names
 
@@ -231,9 +231,9 @@ def _member(folder, name, presets):
     )
 
 
-def _listed_members(folder):
+def _listed_members(content):
     """Return the names that the configuration of an ensemble lists, or `[]`."""
-    members = read_sealed(folder / CONFIG).get(ENSEMBLE, [])
+    members = content.get(ENSEMBLE, [])
     if not (isinstance(members, list) and all(isinstance(x, str) for x in members)):
         raise UserError(f'"{ENSEMBLE}" of {CONFIG} is not a list of names')
     return members
@@ -309,7 +309,11 @@ def read_folder_config(folder, *, kind, noun):
 
 def read_options(folder):
     """Return the options of a single model as a dict, as they are in its folder."""
-    content = read_sealed(folder / CONFIG)
+    return _options(read_sealed(folder / CONFIG))
+
+
+def _options(content):
+    """Return the options of a single model, from the dict of its configuration."""
     if not isinstance(content.get("model"), dict):
         raise UserError(f'{CONFIG} has no object "model"')
     return content["model"]
@@ -366,12 +370,18 @@ class Runtimes:
             # A LiteRT file loads quickly, and has its own beam width.
             return self._requested_litert(model, config, changes, search, needs_keras)
         # Checked before Keras loads the model, which takes seconds.
-        check_n_best(n_best, self.search_options(search))
+        wanted = self.search_options(search)
+        check_n_best(n_best, wanted)
         keras_only = bool(changes) or needs_keras is not None
         is_small = count is None or count <= self.max_litert_inputs
         if config.runtime == "auto" and is_small and not keras_only:
             lite = self._available_litert(model, config.threads)
-            if lite is not None and self._has_options(lite, search, count):
+            # With other defaults than Keras, the results of few inputs would differ
+            # from those of many. A service has one kind of input.
+            if lite is not None and (
+                lite.search == wanted
+                or (count is None and search.items() <= lite.search.items())
+            ):
                 return lite
         return self.keras().from_preset(model, **options)
 
@@ -443,14 +453,6 @@ class Runtimes:
             names.append(str(path.absolute()) if is_path else name)
         return "+".join(names)
 
-    def _has_options(self, lite, search, count):
-        """Return whether a LiteRT file has the options of the search."""
-        if count is not None:
-            # With other defaults than Keras, the results of few inputs would differ
-            # from those of many.
-            return lite.search == self.search_options(search)
-        return search.items() <= lite.search.items()
-
     def _requested_litert(self, model, config, changes, search, needs_keras):
         """Return the model on LiteRT; the arguments are those of `load`.
 
@@ -487,28 +489,32 @@ class Runtimes:
         if not ((folder / LITERT).is_file() and available()):
             return None
         try:
-            found = lite.from_preset(model, threads=threads)
-            _check_options(found, model, folder / LITERT)
+            found = lite(folder / LITERT, threads=threads)
+            _check_options(found, folder)
             return found
         except UserError as error:
             print(f"Warning: {printable(error)}. Keras runs the model", file=sys.stderr)
             return None
 
 
-def _check_options(lite, model, file):
+def _check_options(lite, folder):
     """Raise a `UserError` if a LiteRT file and its folder have different options.
 
     Those of an ensemble are the options of its first model. Options that only one of
-    them has are not compared, since earlier versions had fewer. A folder whose options
-    cannot be read, such as an ensemble without its models, has only the file to run.
+    them has are not compared. A folder whose options cannot be read, such as an
+    ensemble without its models, has only the file to run.
     """
     try:
-        first, *_ = member_names(model, presets=lite.presets, noun=lite.noun)
-        options = read_options(find_preset(first, lite.presets))
+        content = read_sealed(folder / CONFIG)
+        members = _listed_members(content)
+        if members:
+            first = _member(folder, members[0], lite.presets)
+            content = read_sealed(find_preset(first, lite.presets) / CONFIG)
+        options = _options(content)
     except (UserError, OSError):
         return
     for name, value in lite.options.items():
         if options.get(name, value) != value:
             raise UserError(
-                f"{file} has {name}={value}, and its folder {options[name]}"
+                f"{folder / LITERT} has {name}={value}, and its folder {options[name]}"
             )

@@ -296,7 +296,8 @@ def check_needs(config, needs, prefix="", defaults=()):
 def _check_effects(config):
     """Raise a `UserError` for an option of search or runtime that has no effect."""
     # A LiteRT file may have groups.
-    if hasattr(config, "search") and not _may_be_litert(config):
+    given = hasattr(config, "search") and config.search != type(config.search)()
+    if given and not _may_be_litert(config):
         check_needs(config.search, _SEARCH_NEEDS)
     # With Ray, an actor on Keras reserves as many processors as there are threads.
     is_local = not hasattr(config, "bulk") or config.bulk.engine == "local"

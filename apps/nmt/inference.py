@@ -19,8 +19,8 @@ from keras_attention_apps.nmt.config import (
 from keras_attention_apps.nmt.data.glossary import word_continuations
 from keras_attention_apps.nmt.network.__init__ import build_network
 from keras_attention_apps.nmt.network.base import ForcedDecoding
-from keras_attention_apps.nmt.text import alignment_of, chunks, merge_weights, pad
-from keras_attention_apps.nmt.translations import LENGTH_SLACK, BaseTranslator
+from keras_attention_apps.nmt.text import alignment_of, merge_weights, pad
+from keras_attention_apps.nmt.translations import LENGTH_SLACK, BaseTranslator, chunks
 
 from keras_attention import MinLength, RequiredPhrases, beam_search, sample_search
 

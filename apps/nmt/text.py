@@ -58,8 +58,21 @@ def clean(text):
     >>> clean(" a\\tlittle   girl\\n")
     'a little girl'
     """
-    text = remove_invisible(_SURROGATES.sub("\ufffd", text))
-    return _BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
+    if not text.isascii():
+        text = remove_invisible(_SURROGATES.sub("\ufffd", text))
+        text = unicodedata.normalize("NFC", text)
+    return _BLANKS.sub(" ", text).strip(" ")
+
+
+def decode_line(line, path, number):
+    """Decode a line of bytes."""
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {number}, is not UTF-8: byte "
+            f"0x{line[error.start]:02x} at position {error.start}"
+        ) from error
 
 
 class Subwords(StoredTokenizer):
@@ -246,7 +259,8 @@ class Subwords(StoredTokenizer):
         words, places = [], []
         for tokens in self._between_blanks(token_ids):
             text = self._text(tokens)
-            parts = self._split(tokens) if has_unspaced(text) else [tokens]
+            is_spaced = text.isascii() or not has_unspaced(text)
+            parts = [tokens] if is_spaced else self._split(tokens)
             for part in parts:
                 places += [len(words)] * len(part)
                 words.append(self._text(part) if len(parts) > 1 else text)
@@ -566,10 +580,3 @@ def pad(token_ids, rows=None, columns=None):
     for row, ids in zip(padded, token_ids, strict=False):
         row[: len(ids)] = ids
     return padded
-
-
-def chunks(items, size):
-    """Yield lists of `size` successive items; the last may be shorter."""
-    items = iter(items)
-    while chunk := list(itertools.islice(items, size)):
-        yield chunk

@@ -21,7 +21,6 @@ from keras_attention_apps.nmt.data.glossary import Glossary, encode_phrase
 from keras_attention_apps.nmt.text import (
     Subwords,
     alignment_of,
-    chunks,
     join_sentences,
     merge_weights,
     split_sentences,
@@ -55,6 +54,13 @@ LENGTH_STEP = 16
 MAX_SENTENCES = 100
 # Extra tokens that the translation of a short sentence may have.
 LENGTH_SLACK = 5
+
+
+def chunks(items, size):
+    """Yield lists of `size` successive items; the last may be shorter."""
+    items = iter(items)
+    while chunk := list(itertools.islice(items, size)):
+        yield chunk
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,7 +109,7 @@ def test_the_help_says_what_the_default_model_is_for(monkeypatch, tmp_path, caps
     folder = tmp_path / "presets" / "flickr8k-coco-ensemble"
     folder.mkdir(parents=True)
     monkeypatch.setattr(
-        "keras_attention_apps.captioner.main.PRESETS", tmp_path / "presets"
+        "keras_attention_apps.captioner.main.config.PRESETS", tmp_path / "presets"
     )
     for content, expected in (
         ('{"purpose": "everyday photographs"}', True),

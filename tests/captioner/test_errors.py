@@ -2,9 +2,9 @@
 
 import keras
 import pytest
+from keras_attention_apps.captioner.captions import check_inference
 from keras_attention_apps.captioner.config import ChosenModel, WebConfig
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.captioner.runtimes import check_inference
 from keras_attention_apps.common.errors import UserError
 from programs import check_flipped_bits, error_of, training, with_content
 

@@ -29,11 +29,12 @@ class Lite:
     search_type = BeamConfig
     search = dataclasses.asdict(BeamConfig())
 
+    def __init__(self, path, *, threads=None):
+        self.loaded = path, threads
+
     @classmethod
     def from_preset(cls, model, *, threads=None):
-        lite = cls()
-        lite.loaded = find_litert(model, cls.presets), threads
-        return lite
+        return cls(find_litert(model, cls.presets), threads=threads)
 
     def search_options(self, **given):
         if not given.items() <= self.search.items():
@@ -142,10 +143,10 @@ def test_contradictory_options_are_refused_before_a_model_is_loaded(monkeypatch)
 
 
 def test_a_damaged_litert_file_is_named(monkeypatch, capsys):
-    def fail(model, threads):
+    def fail(self, path, threads):
         raise UserError("model.tflite is damaged")
 
-    monkeypatch.setattr(Lite, "from_preset", fail)
+    monkeypatch.setattr(Lite, "__init__", fail)
     assert chosen("both") == "keras"
     message = "Warning: model.tflite is damaged. Keras runs the model\n"
     assert capsys.readouterr().err == message

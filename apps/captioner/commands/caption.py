@@ -6,6 +6,7 @@ import math
 import os
 import sys
 
+from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
 from keras_attention_apps.captioner.config import CaptionBeamConfig
 from keras_attention_apps.captioner.images import (
     ImageError,
@@ -13,7 +14,6 @@ from keras_attention_apps.captioner.images import (
     find_unsupported,
     with_open_files,
 )
-from keras_attention_apps.captioner.runtimes import RUNTIMES, check_inference
 from keras_attention_apps.common.calibration import DIGITS
 from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.files import check_file, is_pipe_or_device, to_json

@@ -4,6 +4,7 @@ import contextlib
 import math
 
 import numpy as np
+from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
 from keras_attention_apps.captioner.data.boxes import pointing
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 from keras_attention_apps.captioner.metrics import (
@@ -12,7 +13,6 @@ from keras_attention_apps.captioner.metrics import (
     cider_of_probable,
     sentinel_of_words,
 )
-from keras_attention_apps.captioner.runtimes import RUNTIMES, check_inference
 from keras_attention_apps.common.calibration import calibrate as calibrate_model
 from keras_attention_apps.common.files import Inputs, check_file, read_json, write_json
 

@@ -6,8 +6,8 @@ import string
 import keras
 import tensorflow as tf
 from keras_attention_apps.captioner import images
+from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.captioner.runtimes import RUNTIMES, check_inference
 from keras_attention_apps.captioner.text import JOINTS
 from keras_attention_apps.common.export import (
     export_task,

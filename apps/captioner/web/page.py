@@ -9,12 +9,12 @@ from importlib.resources import files
 import gradio as gr
 import numpy as np
 from keras_attention_apps.captioner import overlays
-from keras_attention_apps.captioner.images import image_to_array, read_image
-from keras_attention_apps.captioner.runtimes import (
+from keras_attention_apps.captioner.captions import (
     RUNTIMES,
     check_inference,
     member_configs,
 )
+from keras_attention_apps.captioner.images import image_to_array, read_image
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.web.guard import MEGABYTE, read_upload

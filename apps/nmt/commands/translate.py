@@ -20,9 +20,8 @@ from keras_attention_apps.common.files import (
     to_json,
     utf8_lines,
 )
-from keras_attention_apps.common.hypotheses import check_n_best
-from keras_attention_apps.nmt.data.dataset import decode_line
 from keras_attention_apps.nmt.data.glossary import Glossary
+from keras_attention_apps.nmt.text import decode_line
 from keras_attention_apps.nmt.translations import RUNTIMES
 
 
@@ -41,26 +40,25 @@ def translate(config):
     _check(config)
     chosen = config.model
     glossary = config.glossary and Glossary.from_file(config.glossary)
-    lines = _Lines(config)
+    lines, beam = _Lines(config), config.search.beam
+    sampling = config.sampling or None
     # A user who types a line waits for its translation.
     batch_size = 1 if lines.are_typed else config.search.batch_size
     keras_only = {
         "--glossary": config.glossary,
-        "--sampling-temperature": config.sampling,
+        "--sampling-temperature": sampling,
     }
     translator = RUNTIMES.load(
         chosen.name,
         config.runtime,
         # With a batch size of 1, a line is translated before the next is read.
         count=lines.count(RUNTIMES.max_litert_inputs + 1) if batch_size > 1 else 1,
-        search=config.search.beam,
-        n_best=1 if config.sampling else config.n_best,
+        search=beam,
+        n_best=1 if sampling else config.n_best,
         needs_keras=next((flag for flag, given in keras_only.items() if given), None),
         **chosen.options,
         jit_compile=config.jit_compile,
     )
-    if not config.sampling:
-        check_n_best(config.n_best, translator.search_options(**config.search.beam))
     if config.plot is not None and not translator.attends:
         raise UserError(
             "--plot shows attention, and this model has none. "
@@ -72,8 +70,8 @@ def translate(config):
         batch_size=batch_size,
         split=config.split_sentences,
         glossary=glossary,
-        sampling=config.sampling,
-        **config.search.beam,
+        sampling=sampling,
+        **beam,
     )
     with _output(config) as file:
         for number, translations in enumerate(found, start=1):
@@ -97,6 +95,8 @@ def _check(config):
         check_standard_input("sentences, --input, or lines on the standard input")
         lines = STANDARD_INPUT
     check_read_once(lines, config.glossary)
+    if config.output is None and config.plot is None:
+        return
     inputs = [*RUNTIMES.files(config.model.name), lines, config.glossary]
     if config.output is not None:
         check_file(config.output)

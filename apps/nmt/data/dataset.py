@@ -13,7 +13,7 @@ from keras_attention_apps.common.files import (
     check_local,
     read_file,
 )
-from keras_attention_apps.nmt.text import clean
+from keras_attention_apps.nmt.text import clean, decode_line
 
 # A sure link, and one that is only possible.
 SURE, POSSIBLE = 2, 1
@@ -173,17 +173,6 @@ def read_raw_lines(path):
         raise UserError(f"{path} is empty")
     lines = content.removesuffix(b"\n").split(b"\n")
     return [decode_line(line, path, n) for n, line in enumerate(lines, start=1)]
-
-
-def decode_line(line, path, number):
-    """Decode a line of bytes."""
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}, line {number}, is not UTF-8: byte "
-            f"0x{line[error.start]:02x} at position {error.start}"
-        ) from error
 
 
 def read_parallel(source, target):

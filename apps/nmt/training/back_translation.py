@@ -8,7 +8,7 @@ from keras_attention_apps.common.models import WEIGHTS, digest_of_file, find_pre
 from keras_attention_apps.nmt.config import SamplingConfig
 from keras_attention_apps.nmt.data.dataset import Pairs, read_lines
 from keras_attention_apps.nmt.inference import Translator
-from keras_attention_apps.nmt.text import chunks
+from keras_attention_apps.nmt.translations import chunks
 
 # Subfolder of the output folder, and the file in it that says what was translated.
 BACK_TRANSLATIONS = "back-translations"

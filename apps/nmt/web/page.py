@@ -20,7 +20,7 @@ from keras_attention_apps.common.web.page import (
     search_options,
     shown,
 )
-from keras_attention_apps.nmt.data.dataset import decode_line
+from keras_attention_apps.nmt.text import decode_line
 from keras_attention_apps.nmt.translations import RUNTIMES
 from keras_attention_apps.nmt.web import views
 
