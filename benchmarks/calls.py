@@ -1,8 +1,9 @@
-"""Calls of the library's functions for one call of a layer, and the files they cross.
+"""Functions of this project that one call runs, and the files that they stand in.
 
 A reader who follows a call meets these functions in this order. Every layer is built,
-and called eagerly. For each call, the table has the number of functions that run, of
-the files that they stand in, and of the changes from one file to another.
+and called eagerly; the commands of the programs run on LiteRT. For each call, the table
+has the number of functions that run, of the files that they stand in, and of the
+changes from one file to another.
 
 `--time` prints the eager time beside the layer of Keras that computes the same: the
 fastest of many rounds in which both are measured in turn.
@@ -13,6 +14,10 @@ Run from the repository root:
 """
 
 import argparse
+import contextlib
+import functools
+import importlib
+import io
 import itertools
 import os
 import sys
@@ -20,11 +25,16 @@ import time
 from pathlib import Path
 
 import keras
+import keras_attention_apps
 import numpy as np
 
 import keras_attention
 
-FOLDER = Path(keras_attention.__file__).resolve().parent
+FOLDERS = [
+    Path(package.__file__).resolve().parent
+    for package in (keras_attention, keras_attention_apps)
+]
+PHOTO = Path(__file__).resolve().parents[1] / "docs" / "photographer.jpg"
 
 
 def main():
@@ -55,11 +65,16 @@ def recorded(call):
     calls = []
 
     def record(frame, event, _):
-        file = Path(os.path.realpath(frame.f_code.co_filename))
-        if event == "call" and file.is_relative_to(FOLDER):
-            calls.append((str(file.relative_to(FOLDER)), frame.f_code.co_qualname))
+        # Imports and the methods of dataclasses are nothing to read.
+        function, file = frame.f_code.co_qualname, frame.f_code.co_filename
+        if event != "call" or function == "<module>" or file.startswith("<"):
+            return
+        file = Path(os.path.realpath(file))
+        for folder in FOLDERS:
+            if file.is_relative_to(folder):
+                calls.append((str(file.relative_to(folder.parent)), function))
 
-    # The first call builds the layer.
+    # The first call builds the layer, or loads what stays loaded.
     call()
     sys.setprofile(record)
     try:
@@ -128,6 +143,17 @@ def decoder_step():
     return lambda: cell(words, state, memory)
 
 
+def command(program, *arguments):
+    """Return a function that runs a command of a program, and prints nothing."""
+    module = importlib.import_module(f"keras_attention_apps.{program}.main")
+
+    def call():
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert module.main([*map(str, arguments)]) == 0
+
+    return call
+
+
 def dot_pair():
     query, value = map(keras.ops.convert_to_tensor, inputs())
     ours, keras_own = keras_attention.LuongAttention("dot"), keras.layers.Attention()
@@ -152,6 +178,14 @@ CALLS = {
     "self-attention": self_attention,
     "decoder step": decoder_step,
     "decoder, 4 steps": decoder,
+}
+CALLS |= {
+    "captioner caption PHOTO": functools.partial(
+        command, "captioner", "caption", PHOTO
+    ),
+    "nmt translate SENTENCE": functools.partial(
+        command, "nmt", "translate", "A dog runs."
+    ),
 }
 PAIRS = {"dot beside Keras": dot_pair, "additive beside Keras": additive_pair}
 
