@@ -1,4 +1,4 @@
-"""The hypotheses of a beam search as NumPy arrays.
+"""The hypotheses of a search as arrays, and how sure of them a model is.
 
 Shapes: B rows, K hypotheses, T tokens, S positions that are attended to.
 """
@@ -8,6 +8,14 @@ import os
 
 import numpy as np
 from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import resolved
+from keras_attention_apps.common.options import (
+    Fraction,
+    LogProbability,
+    Natural,
+    from_json,
+)
+from keras_attention_apps.common.training.data_sets import names_of
 
 # Lower bound of the scores of possible hypotheses; a search gives impossible ones -1e9.
 MIN_SCORE = -1e8
@@ -91,3 +99,215 @@ def check_batch_size(batch_size):
     """Raise a `UserError` if the batch size is below 1."""
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1. Received: {batch_size}")
+
+
+# Quantiles that a calibration has.
+LEVELS = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
+# Without a fitted threshold, a model is unsure of an output below this quantile.
+UNSURE_LEVEL = 0.02
+# Maximum share of the validation data below a fitted threshold: where both data sets
+# overlap, a model would otherwise be unsure of half of what it is for.
+MAX_UNSURE = 0.1
+# Decimals of a mean log-probability in every output.
+DIGITS = 4
+
+MAX_PURPOSE = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """Quantiles of the mean log-probability of outputs, and a threshold, if fitted.
+
+    Attributes:
+        data: Name of the data set.
+        count: Number of its outputs.
+        levels: Levels of the quantiles, increasing.
+        quantiles: Quantiles of the mean log-probability of the outputs.
+        out_of_domain: Name of a data set that the model is not for, if any.
+        auc: Area under the ROC curve that separates both data sets by the mean
+            log-probability: the probability that an output of the first one has a
+            larger value than one of the second.
+        threshold: The threshold that separates them best: the shares of both below it
+            differ most (Youden's J), and that of the first is at most `MAX_UNSURE`.
+    """
+
+    data: str
+    count: Natural
+    levels: list[Fraction]
+    quantiles: list[LogProbability]
+    out_of_domain: str | None = None
+    auc: Fraction | None = None
+    threshold: LogProbability | None = None
+
+    def __post_init__(self):
+        if not 0 < len(self.levels) == len(self.quantiles):
+            raise UserError(
+                "a calibration needs as many quantiles as levels, at least one. "
+                f"Received: {len(self.quantiles)} and {len(self.levels)}"
+            )
+
+    @classmethod
+    def measured(cls, data, outputs, out_of_domain=None, others=()):
+        """Return the calibration of a model."""
+        inside, outside = _scores(outputs), _scores(others)
+        quantiles = np.quantile(inside, LEVELS).round(DIGITS).tolist()
+        found = cls(data, len(inside), [*LEVELS], quantiles)
+        if not len(outside):
+            return found
+        return dataclasses.replace(
+            found,
+            out_of_domain=out_of_domain,
+            auc=round(_area_under_curve(inside, outside), DIGITS),
+            threshold=round(_best_threshold(inside, outside), DIGITS),
+        )
+
+    @property
+    def limit(self):
+        """The mean log-probability below which the model is unsure."""
+        if self.threshold is not None:
+            return self.threshold
+        return float(np.interp(UNSURE_LEVEL, self.levels, self.quantiles))
+
+    def is_unsure(self, output):
+        """Return whether the model is unsure of an output."""
+        return round(output.mean_log_probability, DIGITS) < self.limit
+
+    def share_unsure(self, outputs):
+        """Return the share of outputs of which the model is unsure."""
+        return sum(map(self.is_unsure, outputs)) / len(outputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Description:
+    """The entries of `config.json`, or of the metadata of a LiteRT file."""
+
+    purpose: str | None = None
+    calibration: dict | None = None
+
+
+class Described:
+    """Base class of models that say what they are for, and when they are unsure.
+
+    Attributes:
+        purpose: What the model is for, such as `"English to German, everyday
+            sentences"`; `None` if unknown.
+        calibration: Its `Calibration`; `None` if it has none. Outputs are then not
+            marked. It belongs to the weights: set it to `None` when they change.
+    """
+
+    purpose = calibration = None
+
+    def read_description(self, content):
+        """Set both from a dict that was read from JSON, which need not have them."""
+        names = [field.name for field in dataclasses.fields(_Description)]
+        found = {name: content[name] for name in names if name in content}
+        found = from_json(_Description, found)
+        if found.purpose is not None:
+            check_purpose(found.purpose)
+        self.purpose = found.purpose
+        self.calibration = None
+        if found.calibration is not None:
+            self.calibration = from_json(Calibration, found.calibration)
+
+    @property
+    def description(self):
+        """Dict of both, as `read_description` reads it."""
+        found = {
+            "purpose": self.purpose,
+            "calibration": self.calibration and dataclasses.asdict(self.calibration),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def calibrate(self, data, outputs):
+        """Set the calibration from outputs for validation data; return them, marked."""
+        self.calibration = Calibration.measured(data, outputs)
+        return list(map(self.marked, outputs))
+
+    def marked(self, output):
+        """Return an output with its attribute `unsure`, if there is a calibration."""
+        if self.calibration is None:
+            return output
+        return dataclasses.replace(output, unsure=self.calibration.is_unsure(output))
+
+
+def check_purpose(purpose):
+    """Raise a `UserError` if the purpose of a model is not one short line."""
+    if not (purpose.isprintable() and 0 < len(purpose) <= MAX_PURPOSE):
+        raise UserError(
+            f"purpose must be one line of at most {MAX_PURPOSE} characters. "
+            f"Received: {purpose[:MAX_PURPOSE]!r}"
+        )
+
+
+def calibrate(config, runtimes, *, read, run):
+    """Calibrate a model as a `CalibrateConfig` describes it, and say what it is for."""
+    if config.data is None and (config.out_of_domain or config.purpose is None):
+        raise UserError("expected --data, or --purpose alone. Received: neither")
+    files = runtimes.described_files(config.model)
+    entries = {}
+    if config.purpose is not None:
+        check_purpose(config.purpose)
+        entries["purpose"] = config.purpose
+    if config.data:
+        paths = [resolved(x) for x in (config.data, config.out_of_domain) if x]
+        inputs = dict(zip(names_of(paths), map(read, paths), strict=True))
+        # The search is the one that a few inputs have, which may be that of LiteRT.
+        model = runtimes.load(config.model, config.runtime, count=0, search={})
+        found = _measure(
+            config.model,
+            model.search_options(),
+            {name: run(model, x) for name, x in inputs.items()},
+        )
+        entries["calibration"] = dataclasses.asdict(found)
+    runtimes.describe(config.model, entries)
+    print(f"Wrote {' and '.join(map(str, files))}")
+
+
+def _measure(name, search, outputs):
+    """Print and return the calibration of a model."""
+    (data, inside), *others = outputs.items()
+    other, outside = others[0] if others else (None, ())
+    found = Calibration.measured(data, inside, other, outside)
+    print(
+        f"{name} on {found.count:,} inputs of {data}, beam {search['beam_size']}, "
+        f"length penalty {search['length_penalty']}"
+    )
+    print("mean log-probability:")
+    for level, quantile in zip(found.levels, found.quantiles, strict=True):
+        print(f"{quantile:8.2f}  {level:.0%} quantile")
+    if others:
+        print(
+            f"{found.auc:8.2f}  area under the ROC curve, against {len(outside):,} "
+            f"inputs of {other}"
+        )
+    origin = (
+        "threshold that separates both" if others else f"{UNSURE_LEVEL:.0%} quantile"
+    )
+    shares = (f"{found.share_unsure(x):.1%} of {key}" for key, x in outputs.items())
+    print(f"{found.limit:8.2f}  {origin}; below it: {' and '.join(shares)}")
+    return found
+
+
+def _scores(outputs):
+    """Return the mean log-probabilities, as in the output of a program, sorted."""
+    return np.sort([round(x.mean_log_probability, DIGITS) for x in outputs])
+
+
+def _area_under_curve(inside, outside):
+    """Return the share of pairs in which the score of `inside` is larger.
+
+    Equal scores count half. Both arrays are sorted.
+    """
+    smaller = np.searchsorted(outside, inside, "left")
+    at_most = np.searchsorted(outside, inside, "right")
+    return float(np.mean(smaller + at_most) / 2 / len(outside))
+
+
+def _best_threshold(inside, outside):
+    """Return the threshold of a `Calibration` for two sorted arrays of scores."""
+    candidates = np.unique(np.concatenate([inside, outside]))
+    found = np.searchsorted(outside, candidates) / len(outside)
+    wrong = np.searchsorted(inside, candidates) / len(inside)
+    return float(
+        candidates[np.argmax(np.where(wrong <= MAX_UNSURE, found - wrong, -1))]
+    )

@@ -12,7 +12,6 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from keras_attention_apps.common.calibration import Described
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import (
     SizeLimitError,
@@ -22,7 +21,7 @@ from keras_attention_apps.common.files import (
     read_file,
     to_json,
 )
-from keras_attention_apps.common.hypotheses import hypotheses
+from keras_attention_apps.common.hypotheses import Described, hypotheses
 from keras_attention_apps.common.models import find_litert, loading
 from keras_attention_apps.common.options import Natural, from_json
 

@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 from keras_attention_apps.common import models
-from keras_attention_apps.common.calibration import Described
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import (
     Inputs,
@@ -14,6 +13,7 @@ from keras_attention_apps.common.files import (
     check_input,
     expanded,
 )
+from keras_attention_apps.common.hypotheses import Described
 from keras_attention_apps.common.models import (
     DIGEST_KEY,
     WEIGHTS,

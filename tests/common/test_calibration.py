@@ -5,8 +5,8 @@ import json
 import types
 
 import pytest
-from keras_attention_apps.common.calibration import Calibration, Described
 from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.hypotheses import Calibration, Described
 from keras_attention_apps.common.models import read_sealed, update_sealed, write_sealed
 
 

@@ -14,10 +14,9 @@ from keras_attention_apps.captioner.images import (
     find_unsupported,
     with_open_files,
 )
-from keras_attention_apps.common.calibration import DIGITS
 from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.files import check_file, is_pipe_or_device, to_json
-from keras_attention_apps.common.hypotheses import check_n_best
+from keras_attention_apps.common.hypotheses import DIGITS, check_n_best
 from keras_attention_apps.common.models import changes_in
 from tqdm import tqdm
 

@@ -13,8 +13,8 @@ from keras_attention_apps.captioner.metrics import (
     cider_of_probable,
     sentinel_of_words,
 )
-from keras_attention_apps.common.calibration import calibrate as calibrate_model
 from keras_attention_apps.common.files import Inputs, check_file, read_json, write_json
+from keras_attention_apps.common.hypotheses import calibrate as calibrate_model
 
 # Shares of the most probable captions that are scored.
 SHARES = (0.9, 0.75, 0.5, 0.25)

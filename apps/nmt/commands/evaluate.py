@@ -4,7 +4,6 @@ import math
 import sys
 
 import numpy as np
-from keras_attention_apps.common.calibration import calibrate as calibrate_model
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import (
     Inputs,
@@ -12,6 +11,7 @@ from keras_attention_apps.common.files import (
     check_file,
     check_read_once,
 )
+from keras_attention_apps.common.hypotheses import calibrate as calibrate_model
 from keras_attention_apps.nmt.data.dataset import (
     POSSIBLE,
     SURE,

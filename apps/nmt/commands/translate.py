@@ -5,7 +5,6 @@ import itertools
 import math
 import sys
 
-from keras_attention_apps.common.calibration import DIGITS
 from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
 from keras_attention_apps.common.files import (
@@ -20,6 +19,7 @@ from keras_attention_apps.common.files import (
     to_json,
     utf8_lines,
 )
+from keras_attention_apps.common.hypotheses import DIGITS
 from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.text import decode_line
 from keras_attention_apps.nmt.translations import RUNTIMES
