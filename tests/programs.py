@@ -167,3 +167,15 @@ def first_line(page):
     """Return the first fragment of HTML of a page, a `gradio.Blocks`."""
     values = (getattr(block, "value", None) for block in page.blocks.values())
     return next(value for value in values if isinstance(value, str))
+
+
+def check_types_of_outputs(path):
+    """Check that browsers can read all outputs of a LiteRT file."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(str(path))
+    for name in interpreter.get_signature_list():
+        outputs = interpreter.get_signature_runner(name).get_output_details()
+        assert "finite" in outputs
+        for output in outputs.values():
+            assert output["dtype"] in (np.float32, np.int32, np.uint8), output["name"]

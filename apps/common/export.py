@@ -160,7 +160,11 @@ def save_litert(task, path, signatures, *, quantize, metadata, name_or_path=None
             licence of the first.
     """
     model = convert_to_litert(
-        signatures, quantize=None if quantize == "none" else quantize
+        {
+            name: (_without_booleans(function), specs)
+            for name, (function, specs) in signatures.items()
+        },
+        quantize=None if quantize == "none" else quantize,
     )
     origin, companions = {}, {}
     if name_or_path is not None:
@@ -187,3 +191,19 @@ def save_litert(task, path, signatures, *, quantize, metadata, name_or_path=None
         },
         files={**task.tokenizer.files, **companions},
     )
+
+
+def _without_booleans(function):
+    """Return a function whose boolean outputs are int32.
+
+    LiteRT in browsers reads only float32, int32 and uint8.
+    """
+    import tensorflow as tf
+
+    def call(**inputs):
+        return {
+            name: tf.cast(x, "int32") if x.dtype == tf.bool else x
+            for name, x in function(**inputs).items()
+        }
+
+    return call

@@ -15,7 +15,7 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.litert import read_model_file, write_model_file
-from programs import assert_same_results
+from programs import assert_same_results, check_types_of_outputs
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = pytest.mark.skipif(
@@ -38,6 +38,10 @@ def exported(model_folder, tmp_path_factory):
 @pytest.fixture(scope="module")
 def photographs(squares):
     return sorted((squares / "Images").iterdir())[:5]
+
+
+def test_browsers_can_read_all_outputs(exported):
+    check_types_of_outputs(exported)
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -14,7 +14,7 @@ from keras_attention_apps.nmt.commands import export
 from keras_attention_apps.nmt.commands.export import save_lite_translator
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
-from programs import assert_same_results
+from programs import assert_same_results, check_types_of_outputs
 
 from .conftest import untrained
 
@@ -53,6 +53,10 @@ def same(found, expected):
         assert one.cut == other.cut
         assert one.source_words == other.source_words
         np.testing.assert_allclose(one.end_weights, other.end_weights, atol=1e-4)
+
+
+def test_browsers_can_read_all_outputs(exported):
+    check_types_of_outputs(exported)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
