@@ -156,9 +156,10 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
             if command not in argv[:1]:
                 # The list of all commands has one line for each.
                 text = text.partition("\n\n")[0]
-            elif not {"-h", "--help"}.isdisjoint(argv):
+            elif not {"-h", "--help", "--help-all"}.isdisjoint(argv):
                 text += _purpose(options, presets)
-            more = {"description": text}
+                text += "\n\n--help-all also shows the options that are rarely needed."
+            more = {"description": text.strip()}
             if not isinstance(options, type):
                 more["default"] = dataclasses.replace(options, **changes)
                 options = type(options)

@@ -5,12 +5,13 @@ files of a model.
 """
 
 import builtins
+import contextlib
 import dataclasses
 import math
 import types
 import typing
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import tyro
 from keras_attention_apps.common.errors import UserError
@@ -209,6 +210,9 @@ class BeamConfig:
             )
 
 
+# Marks an option that --help leaves out, and --help-all shows.
+RARE = object()
+Rare = Annotated[TypeVar("T"), RARE]
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 
 SamplingSchedule = Literal["constant", "linear", "inverse-sigmoid"]
@@ -228,15 +232,21 @@ def parsed(commands, argv, read_config, **program):
     Args:
         commands: Function that returns all commands as a type; its argument `model` is
             the default model of the commands that train.
-        argv: The arguments; `sys.argv[1:]` if `None`.
+        argv: The arguments.
         read_config: Function from the name of a preset to the configuration of its
             model.
         **program: `prog` and `description`, as for `tyro.cli`.
     """
 
+    arguments = ["--help" if x == "--help-all" else x for x in argv]
+
     def parse(commands):
-        settings = (tyro.conf.DisallowNone,)
-        config = _expanded(tyro.cli(commands, args=argv, config=settings, **program))
+        program["config"] = (tyro.conf.DisallowNone,)
+        shown = contextlib.nullcontext()
+        if not {"-h", "--help"}.isdisjoint(arguments):
+            shown = _shown_options(commands, everything="--help-all" in argv)
+        with shown:
+            config = _expanded(tyro.cli(commands, args=arguments, **program))
         check_ranges(config)
         _check_effects(config)
         return config
@@ -244,6 +254,44 @@ def parsed(commands, argv, read_config, **program):
     config = parse(commands())
     preset = getattr(config, "from_preset", None)
     return parse(commands(model=read_config(preset))) if preset else config
+
+
+@contextlib.contextmanager
+def _shown_options(commands, everything):
+    """Hide rare options from the help, unless it shows everything, and None.
+
+    The annotations of the dataclasses, which describe the help, change in the context.
+    """
+    changed = []
+    for kind in _dataclasses(commands):
+        hints = vars(kind).get("__annotations__", {})
+        for name, hint in hints.items():
+            known = getattr(hint, "__metadata__", ())
+            marks = [tyro.conf.Suppress] if RARE in known and not everything else []
+            has_arg = any(type(x).__name__ == "_ArgConfig" for x in known)
+            if getattr(kind, name, ...) is None and not has_arg:
+                marks.append(tyro.conf.arg(help_behavior_hint=""))
+            if marks:
+                changed.append((hints, name, hint))
+                hints[name] = Annotated[(hint, *marks)]
+    try:
+        yield
+    finally:
+        for hints, name, hint in changed:
+            hints[name] = hint
+
+
+def _dataclasses(hint):
+    """Return the set of the dataclasses in a type, their bases and their fields."""
+    found = set()
+    for part in typing.get_args(hint):
+        found |= _dataclasses(part)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        for base in filter(dataclasses.is_dataclass, hint.__mro__):
+            found.add(base)
+            for inner in vars(base).get("__annotations__", {}).values():
+                found |= _dataclasses(inner)
+    return found
 
 
 # Options that have an effect only together with others: what they need, and a function
@@ -327,9 +375,9 @@ def _expanded(value):
 class ReadingConfig:
     """Reading of files."""
 
-    #: Maximum size in bytes of a file that is read as a whole, of a line, and of the
-    #: weights of a model.
-    max_bytes: Positive = MAX_BYTES
+    #: Size limit in bytes of each file, each line of a file, and each model that is
+    #: read.
+    max_bytes: Rare[Positive] = MAX_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,9 +391,9 @@ class DevicesConfig:
     #: processes, separated by commas, the coordinator first; or auto in a cluster that
     #: JAX detects, such as Slurm. The same command is started on every host, and all of
     #: them share the output folder.
-    hosts: str | None = None
+    hosts: Rare[str | None] = None
     #: Index of this process in --hosts, from 0.
-    host_index: Natural | None = None
+    host_index: Rare[Natural | None] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,28 +402,28 @@ class TrainingOptions:
 
     #: Softmax temperature for sampling in self-critical training. Below 1, samples are
     #: closer to the beam-search result.
-    self_critical_temperature: Annotated[float, Range(0.1, 10)] = 0.5
+    self_critical_temperature: Rare[Annotated[float, Range(0.1, 10)]] = 0.5
     #: Weight decay of AdamW.
-    weight_decay: NonNegative = 0.01
+    weight_decay: Rare[NonNegative] = 0.01
     #: Label smoothing.
-    label_smoothing: Annotated[float, Range(0, 0.99)] = 0.1
+    label_smoothing: Rare[Annotated[float, Range(0, 0.99)]] = 0.1
     #: Gradient clipping: maximum global norm (0 disables it).
-    clip_norm: NonNegative = 5.0
+    clip_norm: Rare[NonNegative] = 5.0
     #: Scheduled sampling: maximum probability that a recurrent decoder reads a word
     #: that it samples itself instead of the word of the reference (0 disables it).
-    scheduled_sampling: Fraction = 0.0
-    #: Growth of the probability of scheduled sampling over the steps of the first
-    #: phase. constant: always the maximum. linear: from 0 to the maximum.
-    #: inverse-sigmoid: half of the maximum after half of the steps. Fine-tuning after
-    #: another phase uses the maximum.
-    sampling_schedule: SamplingSchedule = "inverse-sigmoid"
+    scheduled_sampling: Rare[Fraction] = 0.0
+    #: Schedule of the probability of scheduled sampling in the first phase. constant:
+    #: the maximum at every step. linear: from 0 at the first step to the maximum at the
+    #: last. inverse-sigmoid: an S-shaped curve, half of the maximum after half of the
+    #: steps. Later phases use the maximum.
+    sampling_schedule: Rare[SamplingSchedule] = "inverse-sigmoid"
     #: Precision of the computation; the weights are always float32. Half precision is
     #: faster on hardware that supports it.
     precision: Precision = "float32"
     #: Random seed.
     seed: Seed = 0
     #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
-    tensorboard: bool = False
+    tensorboard: Rare[bool] = False
     devices: Flags[DevicesConfig] = DevicesConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
 
@@ -422,10 +470,10 @@ class SearchConfig:
     #: Diverse beam search: number of groups, a divisor of the beam width. Each group
     #: avoids the tokens of the groups before it, so the hypotheses differ more. By
     #: default 1, or that of a LiteRT file.
-    beam_groups: Positive | None = None
+    beam_groups: Rare[Positive | None] = None
     #: Diversity penalty of diverse beam search. By default 0.5, or that of a LiteRT
     #: file.
-    diversity_penalty: NonNegative | None = None
+    diversity_penalty: Rare[NonNegative | None] = None
     #: Batch size.
     batch_size: Annotated[int, Range(1, 1_000_000)] = 64
 
@@ -442,14 +490,13 @@ class RuntimeConfig:
     """The runtime of the model."""
 
     #: litert: the LiteRT file of the model, which starts in half a second. keras:
-    #: Keras, which computes in batches and uses GPUs. auto: litert if the model has a
-    #: LiteRT file with the options of the model and the search options of this command;
-    #: but keras, which can use a GPU, for evaluation, more than 10,000 images or more
-    #: than 1,000 sentences. On Ray, the number does not matter: keras on GPUs, litert
-    #: on CPUs.
+    #: Keras, which computes in batches and uses GPUs. auto: litert for at most 10,000
+    #: images or 1,000 sentences, if the model has a LiteRT file and the command changes
+    #: neither its options nor those of the search; otherwise, and for evaluation,
+    #: keras. On Ray, auto is keras on GPUs and litert on CPUs.
     runtime: Literal["auto", "litert", "keras"] = "auto"
     #: Number of threads of LiteRT. By default one per processor; on Ray, one per actor.
-    threads: Positive | None = None
+    threads: Rare[Positive | None] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -466,19 +513,19 @@ class BulkConfig:
     #: interrupted job, and retries inputs with an error.
     engine: Literal["local", "ray"] = "local"
     #: Address of the Ray cluster, or auto; by default one is started on this machine.
-    address: str | None = None
+    address: Rare[str | None] = None
     #: Number of actors, which start at once; by default as many as the processors or
     #: GPUs of the cluster allow. Set it for a cluster with autoscaling.
-    actors: Positive | None = None
+    actors: Rare[Positive | None] = None
     #: Number of rows in a part of the output.
-    part_size: Positive = 1024
+    part_size: Rare[Positive] = 1024
     #: Column of the images or sentences in a Parquet input. By default the column
     #: bytes for captioner, and text for nmt.
-    column: str | None = None
+    column: Rare[str | None] = None
     #: Column of a Parquet input with a unique id of each row.
-    id_column: str = "id"
+    id_column: Rare[str] = "id"
     #: Add the attention maps to the output.
-    maps: bool = False
+    maps: Rare[bool] = False
 
     def check_local(self):
         """Raise a `UserError` if an option needs `--engine ray`."""
@@ -502,9 +549,9 @@ class ServerConfig:
     #: Port; 0 chooses a free one.
     port: Annotated[int, Range(0, 65535)] = 7860
     #: Maximum size of an upload in megabytes.
-    max_megabytes: Annotated[int, Range(1, 1000)] = 20
+    max_megabytes: Rare[Annotated[int, Range(1, 1000)]] = 20
     #: Maximum number of waiting requests; further ones are refused.
-    max_queue: Positive = 64
+    max_queue: Rare[Positive] = 64
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from keras_attention_apps.common.options import (
     Positive,
     Precision,
     Range,
+    Rare,
     ReadingConfig,
     RuntimeConfig,
     SearchConfig,
@@ -54,11 +55,11 @@ class SamplingConfig:
     #: Sample translations at this softmax temperature instead of searching: at 1, from
     #: the distribution of the model; near 0, the most probable tokens. Needs the
     #: runtime keras.
-    sampling_temperature: Temperature | None = None
+    sampling_temperature: Rare[Temperature | None] = None
     #: Sample from this number of the most probable tokens at each step.
-    sampling_top_k: Positive | None = None
+    sampling_top_k: Rare[Positive | None] = None
     #: Random seed of sampling.
-    seed: Seed = 0
+    seed: Rare[Seed] = 0
 
     def __bool__(self):
         return self.sampling_temperature is not None
@@ -107,62 +108,63 @@ class ModelConfig:
     #: Units of the recurrent decoder, or of the feed-forward layers.
     units: Units | None = None
     #: Units of the recurrent encoder, in each direction.
-    encoder_units: Annotated[int, Range(0, MAX_UNITS)] | None = None
+    encoder_units: Rare[Annotated[int, Range(0, MAX_UNITS)] | None] = None
     #: Layers of the encoder.
     encoder_layers: Layers | None = None
     #: Layers of the decoder.
     decoder_layers: Layers | None = None
-    #: Whether the encoder of luong is bidirectional; the others always are.
-    bidirectional: bool = True
+    #: Whether the encoder of luong is bidirectional. Those of bahdanau and none always
+    #: read in both directions.
+    bidirectional: Rare[bool] = True
     #: Whether recurrent cells have layer normalisation.
-    layer_norm: bool = True
+    layer_norm: Rare[bool] = True
     #: Depth of the hidden layer of additive and concat scores.
-    attention_units: Units = 256
+    attention_units: Rare[Units] = 256
     #: Score of luong; dot needs equal depths of encoder and decoder.
-    score: Literal["dot", "general", "concat", "location"] = "general"
+    score: Rare[Literal["dot", "general", "concat", "location"]] = "general"
     #: Window of luong: global, local-m (monotonic) or local-p (predictive). The
     #: location score needs the global window.
-    window: Literal["global", "local-m", "local-p"] = "global"
+    window: Rare[Literal["global", "local-m", "local-p"]] = "global"
     #: Half width of a local window: positions on either side of its centre.
-    half_width: Length = 10
+    half_width: Rare[Length] = 10
     #: Whether luong has input feeding: the previous attentional vector is an input of
     #: the cell.
-    input_feeding: bool = True
-    #: Activation of the deep output of bahdanau and none.
-    readout: Literal["tanh", "maxout"] = "tanh"
+    input_feeding: Rare[bool] = True
+    #: Activation of the deep output, with --attention bahdanau or none.
+    readout: Rare[Literal["tanh", "maxout"]] = "tanh"
     #: Decoder state of the deep output: before the step (previous, as in the paper), or
     #: after it (current).
-    readout_state: Literal["previous", "current"] = "current"
+    readout_state: Rare[Literal["previous", "current"]] = "current"
     #: Number of heads of self-attention.
-    heads: Units = 4
+    heads: Rare[Units] = 4
     #: Whether self-attention has pre-norm: layer normalisation before each sublayer
     #: instead of after it.
-    pre_norm: bool = True
+    pre_norm: Rare[bool] = True
     #: Decoder layer of self-attention whose weights give the alignment, counted from 1.
     #: The option --guide trains these weights. By default the mean over all layers but
     #: the lowest, or the only layer. The weights of a layer are averaged over its
     #: heads.
-    alignment_layer: Layers | None = None
+    alignment_layer: Rare[Layers | None] = None
     #: Whether source and target share their embeddings. The output layer always shares
     #: those of the target.
-    share_embeddings: bool = True
+    share_embeddings: Rare[bool] = True
     #: Dropout rate of the embeddings, and between the layers of a recurrent encoder;
     #: for self-attention, also of every sublayer.
     dropout: Dropout | None = None
     #: Dropout rate of the encoder outputs that a recurrent decoder attends to.
-    context_dropout: Dropout = 0.2
+    context_dropout: Rare[Dropout] = 0.2
     #: Dropout rate before the output layer of a recurrent decoder.
-    output_dropout: Dropout = 0.2
+    output_dropout: Rare[Dropout] = 0.2
     #: Dropout rate of the attention weights of self-attention.
-    attention_dropout: Dropout = 0.0
+    attention_dropout: Rare[Dropout] = 0.0
     #: Whether the network can copy words of the source, such as names and numbers that
     #: are not in the training text.
     copy: Annotated[bool, tyro.conf.arg(aliases=["--copy"])] = False
     #: Maximum number of subwords in a sentence, the end token included.
-    max_length: Length = 128
+    max_length: Rare[Length] = 128
     #: Maximum length of a translation relative to its source, in subwords; by default
     #: measured on the training text.
-    length_ratio: LengthRatio | None = None
+    length_ratio: Rare[LengthRatio | None] = None
 
     @property
     def max_tokens(self):
@@ -261,28 +263,28 @@ class TranslationTrainingOptions:
     data: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
     #: Weights of the data sets, one number for each --data: how often an epoch goes
     #: through the data set. 2 is twice, 0.5 a random half. 1 each by default.
-    data_weights: tuple[Weight, ...] = ()
+    data_weights: Rare[tuple[Weight, ...]] = ()
     #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
     #: Monolingual text of the target language, one sentence per line, which the model
     #: of --reverse-model translates back into the source language before the training.
     #: The back-translations join the training pairs, with a tag before the source.
     #: They are kept in OUTPUT/back-translations.
-    monolingual: Path | None = None
+    monolingual: Rare[Path | None] = None
     #: Model from the target language to the source language: a preset or the folder of
     #: a trained model.
-    reverse_model: str | None = None
+    reverse_model: Rare[str | None] = None
     #: Weight of the back-translations, as for --data-weights.
-    monolingual_weight: Weight = 1.0
+    monolingual_weight: Rare[Weight] = 1.0
     #: Softmax temperature at which back-translations are sampled; 0 is greedy search.
-    back_translation_temperature: Temperature = 1.0
+    back_translation_temperature: Rare[Temperature] = 1.0
     #: Guided alignment: word alignments of the training text in Pharaoh format, as
     #: fast_align writes them. Line n has the links i-j of pair n: source word i is
     #: aligned with target word j. Words are separated by spaces and counted from 0.
-    guide: Path | None = None
+    guide: Rare[Path | None] = None
     #: Weight of the guided-alignment loss: the cross-entropy between the given links
     #: and the attention weights.
-    guide_weight: NonNegative = 0.5
+    guide_weight: Rare[NonNegative] = 0.5
     model: ModelConfig = ModelConfig()
     #: Fine-tune a preset, or the model in a folder: training starts from its weights
     #: and its vocabulary. Of the options of the model, the dropout rates,
@@ -294,52 +296,52 @@ class TranslationTrainingOptions:
     #: Text file of word vectors (GloVe, word2vec, fastText), the initial embeddings of
     #: the subwords that begin a word. They must have the dimension
     #: of --model.embedding-units.
-    embeddings: Path | None = None
+    embeddings: Rare[Path | None] = None
     #: Character coverage of the subwords. The other characters are split into bytes.
     #: Use 0.9995 for languages with thousands of characters.
-    character_coverage: Annotated[float, Range(0.98, 1)] = 1.0
+    character_coverage: Rare[Annotated[float, Range(0.98, 1)]] = 1.0
     #: BPE-dropout of the source text: probability that a merge is skipped.
-    subword_dropout: Fraction = 0.1
+    subword_dropout: Rare[Fraction] = 0.1
     #: BPE-dropout of the target text. It needs many more epochs, as the model cannot
     #: predict how a word is split.
-    target_subword_dropout: Fraction = 0.0
+    target_subword_dropout: Rare[Fraction] = 0.0
     #: Batch size: maximum number of tokens on either side, padding included. By default
     #: that of the recipe of the attention.
     batch_tokens: Positive | None = None
     #: Minimum number of steps of an epoch: for a small text, batches are smaller
     #: than --batch-tokens.
-    min_steps: Positive = 50
+    min_steps: Rare[Positive] = 50
     #: Epochs of teacher forcing; by default those of the recipe.
     epochs: Natural | None = None
     #: Learning-rate schedule after the warm-up; by default that of the recipe.
-    schedule: Literal["constant", "inverse-square-root", "cosine"] | None = None
+    schedule: Rare[Literal["constant", "inverse-square-root", "cosine"] | None] = None
     #: Peak learning rate of AdamW; by default that of the recipe.
     learning_rate: NonNegative | None = None
     #: Warm-up steps, at most a tenth of all steps; by default those of the recipe.
-    warm_up: Natural | None = None
+    warm_up: Rare[Natural | None] = None
     #: beta_2 of AdamW; by default that of the recipe.
-    beta_2: Momentum | None = None
+    beta_2: Rare[Momentum | None] = None
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
     #: By default it averages over two epochs, but at most 1,000 steps. In self-critical
     #: training it is at most 0.98.
-    ema_momentum: Momentum | None = None
+    ema_momentum: Rare[Momentum | None] = None
     #: Checkpoint averaging: number of epochs whose weights are averaged after the first
     #: phase (0 disables it). The average is kept if no epoch is better.
-    average: Natural = 10
+    average: Rare[Natural] = 10
     #: Whether the best or the last epochs are averaged.
-    average_of: Literal["best", "last"] = "best"
+    average_of: Rare[Literal["best", "last"]] = "best"
     #: Epochs of self-critical training, with BLEU plus chrF2 as reward.
     self_critical_epochs: Natural = 0
     #: Peak learning rate of self-critical training.
-    self_critical_learning_rate: NonNegative = 3e-4
+    self_critical_learning_rate: Rare[NonNegative] = 3e-4
     #: Number of samples per sentence. The baseline of a sample is the mean reward of
     #: the others.
-    self_critical_samples: Annotated[int, Range(2, 1000)] = 5
-    #: Validation metric that selects the best epoch; chrf if no sentence has the four
-    #: words that BLEU needs.
-    validation_metric: Literal["bleu", "chrf"] = "bleu"
+    self_critical_samples: Rare[Annotated[int, Range(2, 1000)]] = 5
+    #: Validation metric that selects the best epoch. BLEU is 0 for a sentence of fewer
+    #: than four words: chrf is used if all validation sentences are that short.
+    validation_metric: Rare[Literal["bleu", "chrf"]] = "bleu"
     #: Beam width in validation.
-    validation_beam_size: BeamSize = 1
+    validation_beam_size: Rare[BeamSize] = 1
     #: Patience: epochs without improvement before a phase stops early.
     patience: Positive = 10
 
@@ -411,12 +413,12 @@ def with_recipe(config, attention):
 class ChosenModel:
     """The translator, and the precision of its computation."""
 
-    #: Name of a preset, folder of a trained model or, except for export, LiteRT file
-    #: (.tflite). Several presets or folders with + between them are an ensemble.
+    #: Name of a preset, folder of a trained model or, except for export, a .tflite
+    #: file. Several presets or folders with + between them are an ensemble.
     name: ModelName = DEFAULT_MODEL
     #: Precision of the computation. Half precision is faster on hardware that supports
     #: it.
-    precision: Precision = "float32"
+    precision: Rare[Precision] = "float32"
 
     @property
     def options(self):
@@ -430,11 +432,11 @@ class TranslationSearchConfig(SearchConfig):
 
     #: Minimum length of a translation relative to its source, in subwords. By
     #: default 0, or that of a LiteRT file.
-    min_length_ratio: MinLengthRatio | None = None
+    min_length_ratio: Rare[MinLengthRatio | None] = None
     #: Maximum length of a translation relative to its source, in subwords. By default
     #: that of a LiteRT file; otherwise a translation has at most about r * (source
     #: length + 5) subwords, where r is the length ratio of the model.
-    max_length_ratio: LengthRatio | None = None
+    max_length_ratio: Rare[LengthRatio | None] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -490,7 +492,7 @@ class TranslateConfig:
     #: Run the model on Keras and compile the search with XLA. This takes some seconds
     #: for each of a few sentence lengths, and makes the search up to 5.6 times as fast.
     #: It pays off for many thousand sentences, and for a long-running process.
-    jit_compile: bool = False
+    jit_compile: Rare[bool] = False
     search: Flags[TranslationSearchConfig] = TranslationSearchConfig()
     sampling: Flags[SamplingConfig] = SamplingConfig()
     bulk: Flags[BulkConfig] = BulkConfig()

@@ -155,7 +155,7 @@ def test_help_has_no_line_breaks_of_the_source(program, monkeypatch, capsys):
     config = importlib.import_module(f"keras_attention_apps.{program}.config")
     monkeypatch.setenv("COLUMNS", "1000")
     with pytest.raises(SystemExit):
-        main(["train", "--help"])
+        main(["train", "--help-all"])
 
     reported = capsys.readouterr().out
     classes = [*config.TrainConfig.__mro__[:-1], config.ModelConfig]
@@ -164,3 +164,28 @@ def test_help_has_no_line_breaks_of_the_source(program, monkeypatch, capsys):
     assert len(texts) > 25
     for text in texts:
         assert " ".join(text.replace("#:", " ").split()) in reported
+
+
+@pytest.mark.parametrize("program", ["captioner", "nmt"])
+def test_rare_options_are_in_the_help_of_all_options_alone(program, capsys):
+    main = importlib.import_module(f"keras_attention_apps.{program}.main").main
+    shown = []
+    # The second call for the short help finds the options as the first did.
+    for flag in ("--help", "--help-all", "--help"):
+        with pytest.raises(SystemExit):
+            main(["train", flag])
+        shown.append(capsys.readouterr().out)
+    short, everything, again = shown
+
+    assert "--weight-decay" not in short and "--weight-decay" in everything
+    assert "--output" in short and "default: None" not in everything
+    assert short == again
+
+
+def test_the_help_of_a_program_has_one_paragraph_for_each_command(capsys):
+    main = importlib.import_module("keras_attention_apps.nmt.main").main
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+
+    assert "Translate sentences" in shown and "For example" not in shown
