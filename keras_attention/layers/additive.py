@@ -2,10 +2,11 @@
 
     scores[t, s] = scale . tanh(W_query query[t] + W_key key[s] + bias)
 
-The function `additive_scores` is this arithmetic, given both projections. The layer
-`AdditiveScore` holds the weights, except `W_key` and the bias: these belong to the key
-projection in the memory of the attention, which computes `W_key key[s] + bias` once for
-all queries. Softmax and weighted sum are those of every attention, in `attention.py`.
+The bias is optional. The function `additive_scores` is this arithmetic, given both
+projections. The layer `AdditiveScore` holds the weights, except `W_key` and the bias:
+these belong to the key projection, which the attention applies once for all queries, as
+`W_key key[s] + bias`. The softmax and the weighted sum are those of every attention, in
+`attention.py`.
 
 Shapes: B batch, T queries, S positions, Q query depth, U units.
 """
@@ -51,7 +52,7 @@ class AdditiveScore(ProjectedScore):
         units: Positive integer, depth of the shared projection.
         coverage: Whether the score depends on the sum of earlier weights of a position.
         normalize: Whether `scale` is weight-normalised: its norm is a separate weight.
-        use_bias: Whether the projection of the keys has a bias.
+        use_bias: Whether the projection of the keys has a bias; none by default.
         kernel_initializer, kernel_regularizer, kernel_constraint: For `W_query`,
             `W_key` and `w_coverage`.
         bias_initializer, bias_regularizer, bias_constraint: For the bias.
@@ -71,6 +72,7 @@ class AdditiveScore(ProjectedScore):
         [See et al., 2017](https://arxiv.org/abs/1704.04368), equation 11.
     """
 
+    # `call` casts its weights itself: variables are added with autocast=False.
     casts_weights = True
     default_initializers: ClassVar = {
         **ProjectedScore.default_initializers,
@@ -135,10 +137,13 @@ class AdditiveScore(ProjectedScore):
         self.built = True
 
     def call(self, query: Tensor, keys: Tensor, coverage: Tensor = None) -> Tensor:
-        # Inside the tanh is query + keys + shift. The keys are projected already, with
-        # the bias; a further bias would be added to the query here.
         query = project_rows(self.query_projection, query)
-        scale, shift = ops.cast(self.scale, self.compute_dtype), None
+        # From here on, the hidden layer is tanh(query + keys + shift); the keys are
+        # projected already, with their bias. A further bias would be a weight, made in
+        # `build` and added to the projected query here: a shift is computed for every
+        # pair of query and key.
+        shift = None
+        scale = ops.cast(self.scale, self.compute_dtype)
         if self.normalize:
             gain = ops.cast(self.gain, self.compute_dtype)
             scale = gain * scale / ops.norm(scale)
@@ -248,8 +253,8 @@ class AdditiveAttention(ComposedAttention):
         coverage: Whether the hidden layer adds `w_coverage` times the sum of the
             earlier weights of every position, inside the tanh.
         normalize: Whether `scale` is weight-normalised: its norm is a separate weight,
-            initially `sqrt(1 / units)`.
-        use_bias: Whether the hidden layer has a bias.
+            `gain`, initially `sqrt(1 / units)`.
+        use_bias: Whether the hidden layer has a bias; none by default.
         kernel_initializer, kernel_regularizer, kernel_constraint: For both
             projections, `W_query` and `W_key`, and for `w_coverage`.
         bias_initializer, bias_regularizer, bias_constraint: For the bias.
