@@ -237,7 +237,6 @@ def parsed(commands, argv, read_config, **program):
             model.
         **program: `prog` and `description`, as for `tyro.cli`.
     """
-
     arguments = ["--help" if x == "--help-all" else x for x in argv]
 
     def parse(commands):

@@ -28,6 +28,7 @@ def check_token_ids(name, token_ids, rows_name, rows):
 
 
 def check_label_smoothing(label_smoothing):
+    """Raise `ValueError` unless a label smoothing is in `[0, 1)`."""
     check_number("label_smoothing", label_smoothing, "in [0, 1)", lambda x: 0 <= x < 1)
 
 
