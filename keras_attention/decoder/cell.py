@@ -181,6 +181,8 @@ class AttentionCell(CompositeLayer):
     ) -> None:
         # States and noise keep their precision in every dtype policy.
         super().__init__(autocast=False, **kwargs)
+        # The mask of an embedded word ends here: a step has nothing to mask.
+        self.supports_masking = True
         recurrent.check_cell("cell", cell)
         self.has_several = isinstance(attention, (list, tuple))
         attentions: Any = list(attention) if self.has_several else attention
@@ -395,6 +397,9 @@ class AttentionCell(CompositeLayer):
         return (
             self.order == "previous" or self.input_feeding or self._has_attention_state
         )
+
+    def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:
+        return None
 
     def build(
         self,

@@ -1,5 +1,6 @@
 """Values of a decoder with additive attention, and its steps against its pass."""
 
+import warnings
 from functools import partial
 
 import keras
@@ -299,3 +300,18 @@ def test_a_search_starts_from_a_state_that_is_a_tensor(search, rng):
         return search(step, start, start=1, end=2, max_length=3)
 
     assert_close(numpy(found(state)), numpy(found([state])))
+
+
+def test_a_step_ends_the_mask_of_an_embedded_word(rng):
+    """Keras warns of layers that lose a mask, in every search over an embedding."""
+    embed = keras.layers.Embedding(5, INPUT_DIM, mask_zero=True)
+    cell = decoder_of("gru").cell
+    (value,) = draw(rng, VALUE)
+    memory = cell.attention.memory(value)
+    state = cell.get_initial_state(BATCH, memory)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outputs, _ = cell(embed(np.ones(BATCH, "int32")), state, memory)
+
+    assert getattr(outputs["output"], "_keras_mask", None) is None
