@@ -1,1 +1,3 @@
-__version__ = "0.1.0"
+"""The version of the distribution."""
+
+__version__ = "0.2.0"

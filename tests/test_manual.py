@@ -1,8 +1,11 @@
 """The manual: its reference is complete, and its hooks do what they say."""
 
+import configparser
+import csv
 import importlib.util
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -211,3 +214,75 @@ def test_workflows_run_what_a_contributor_runs():
     assert ".ci/run" in commands["linux"]
     assert test_command in commands["other-systems"]
     assert any("mkdocs build --strict" in command for command in commands["manual"])
+
+
+def test_page_on_alternative_text_completes_a_website(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("ai_edge_litert")
+    from keras_attention_apps.captioner.main import main
+
+    text = (DOCS / "alternative-text.md").read_text(encoding="utf-8")
+    table, pages = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (tmp_path / "pictures").mkdir()
+    shutil.copy(DOCS / "photographer.jpg", tmp_path / "pictures/a man.jpg")
+    (tmp_path / "blog").mkdir()
+    index, post = tmp_path / "index.html", tmp_path / "blog/post.html"
+    index.write_text('<img src="/pictures/a%20man.jpg"> <img src="b.jpg">')
+    post.write_text(
+        "<img class='x' src='../pictures/a%20man.jpg?v=2'>"
+        '<img src="../pictures/a%20man.jpg" alt="">'
+    )
+    monkeypatch.chdir(tmp_path)
+
+    main(["caption", "pictures", "--output", "captions.jsonl"])
+    exec(compile(table, "table", "exec"), {})
+    with open("captions.csv", encoding="utf-8-sig", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["file"] == "pictures/a man.jpg" and row["unsure"] == ""
+    assert re.fullmatch(r"A [a-z ]+\.", row["alt"])
+
+    with open("captions.csv", "w", encoding="utf-8-sig", newline="") as file:
+        corrected = csv.DictWriter(file, row)
+        corrected.writeheader()
+        corrected.writerow({**row, "alt": 'A man with a "Bolex" & a tripod.'})
+    exec(compile(pages, "pages", "exec"), {})
+
+    alt = 'alt="A man with a &quot;Bolex&quot; &amp; a tripod."'
+    assert index.read_text() == (
+        f'<img {alt} src="/pictures/a%20man.jpg"> <img src="b.jpg">'
+    )
+    assert post.read_text() == (
+        f"<img {alt} class='x' src='../pictures/a%20man.jpg?v=2'>"
+        '<img src="../pictures/a%20man.jpg" alt="">'
+    )
+    assert "index.html: no text for b.jpg" in capsys.readouterr().out
+    assert sorted(x.name for x in tmp_path.rglob("*.new")) == []
+
+
+def test_release_files_have_the_version_of_the_package():
+    version = keras_attention.__version__
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+    released = re.search(r"^date-released: (\S+)$", citation, re.M)[1]
+    assert f"\nversion: {version}\n" in citation
+    assert f"\n## {version} ({released})\n" in changes
+
+
+def test_container_is_built_of_the_versions_of_the_tests():
+    """The versions of all packages that an extra of this distribution names."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    extras = setup["options.extras_require"].values()
+    named = {
+        re.match(r"[\w-]+", line)[0].lower()
+        for line in "\n".join(extras).splitlines()
+        if line and not line.startswith("keras-attention-layers")
+    }
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [re.fullmatch(r"([\w.-]+)==[\w.+]+", x) for x in lines if x[:1] != "#"]
+
+    assert named - {match[1].lower().replace("_", "-") for match in pinned} == set()
+    assert "-c constraints.txt" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert "PIP_CONSTRAINT=$PWD/constraints.txt" in (ROOT / ".ci/run").read_text(
+        "utf-8"
+    )

@@ -13,7 +13,7 @@ pytest.importorskip("ai_edge_litert")
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "litert.md").read_text(encoding="utf-8")
 
-# What `pip install --no-deps` of this package and the packages of the page bring.
+# What `pip install --no-deps .` and the packages of the page bring.
 INSTALLED = (
     "ai_edge_litert",
     "backports",
