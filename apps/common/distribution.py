@@ -99,11 +99,6 @@ def joined_hosts(addresses, index):
     """Connect the processes that train together, inside the context.
 
     If another process is lost, this one prints an error, and exits with code 2.
-
-    Args:
-        addresses: Addresses `host:port` of all processes, separated by commas; `auto`
-            for those of a cluster that JAX detects; `None` for this process alone.
-        index: Index of this process among them.
     """
     if addresses is None:
         if index is not None:
@@ -323,13 +318,6 @@ def predict_rows(model, inputs, multiple=1):
 
     Each device computes the whole batch. On TensorFlow, the outputs of all devices are
     concatenated; those of the first are kept.
-
-    Args:
-        model: A compiled Keras model.
-        inputs: An array, or a nested structure of arrays, whose first axis is that of
-            the rows.
-        multiple: The model receives a multiple of this number of rows, the last one
-            repeated.
     """
     rows = len(keras.tree.flatten(inputs)[0])
     count = rounded_up(rows, multiple)

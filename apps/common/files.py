@@ -55,11 +55,6 @@ def at_most(count):
         _limit = before
 
 
-def byte_limit():
-    """Return the limit of the process in bytes."""
-    return _limit
-
-
 def check_bytes(count, name):
     """Raise a `SizeLimitError` if something has more bytes than the limit."""
     if count > _limit:
@@ -363,11 +358,6 @@ def check_folder(path, own_names=None):
 
     An empty folder may be replaced, and one with an older output.
 
-    Args:
-        path: Name of the folder.
-        own_names: Function that returns the set of the names in a folder that belong to
-            an older output; it is empty if there is none.
-
     Returns:
         The set of the names in the folder that belong to an older output.
     """
@@ -570,11 +560,6 @@ class Inputs:
 
         An existing file in an input folder is an input, too. A terminal or another
         device may be input and output.
-
-        Args:
-            *outputs: Files and folders to write; `None` is left out.
-            whole: Whether a folder is replaced as a whole, so that it must not contain
-                an input.
         """
         for output in outputs:
             if output is not None and not is_pipe_or_device(output):

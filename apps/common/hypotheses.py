@@ -43,13 +43,7 @@ class Hypothesis:
 
 
 def hypotheses(outputs, n_best=1):
-    """Return the best hypotheses of every row, best first.
-
-    Args:
-        outputs: Dict of arrays, the result of a beam search.
-        n_best: Maximum number of hypotheses of a row. A row has fewer where the search
-            found fewer, but always one.
-    """
+    """Return the best hypotheses of every row, best first."""
     outputs = {name: np.asarray(values) for name, values in outputs.items()}
     # A search without a possible hypothesis returns -1e9; in LiteRT files of earlier
     # versions, NaN.
@@ -177,14 +171,6 @@ class Calibration:
         return sum(map(self.is_unsure, outputs)) / len(outputs)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Description:
-    """The entries of `config.json`, or of the metadata of a LiteRT file."""
-
-    purpose: str | None = None
-    calibration: dict | None = None
-
-
 class Described:
     """Base class of models that say what they are for, and when they are unsure.
 
@@ -199,15 +185,13 @@ class Described:
 
     def read_description(self, content):
         """Set both from a dict that was read from JSON, which need not have them."""
-        names = [field.name for field in dataclasses.fields(_Description)]
-        found = {name: content[name] for name in names if name in content}
-        found = from_json(_Description, found)
-        if found.purpose is not None:
-            check_purpose(found.purpose)
-        self.purpose = found.purpose
+        purpose, calibration = content.get("purpose"), content.get("calibration")
+        if purpose is not None:
+            check_purpose(purpose)
+        self.purpose = purpose
         self.calibration = None
-        if found.calibration is not None:
-            self.calibration = from_json(Calibration, found.calibration)
+        if calibration is not None:
+            self.calibration = from_json(Calibration, calibration)
 
     @property
     def description(self):
@@ -232,10 +216,11 @@ class Described:
 
 def check_purpose(purpose):
     """Raise a `UserError` if the purpose of a model is not one short line."""
-    if not (purpose.isprintable() and 0 < len(purpose) <= MAX_PURPOSE):
+    is_line = isinstance(purpose, str) and purpose.isprintable()
+    if not (is_line and 0 < len(purpose) <= MAX_PURPOSE):
         raise UserError(
             f"purpose must be one line of at most {MAX_PURPOSE} characters. "
-            f"Received: {purpose[:MAX_PURPOSE]!r}"
+            f"Received: {purpose!r:.200}"
         )
 
 

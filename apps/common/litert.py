@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import io
+import json
 import os
 import queue
 import threading
@@ -17,7 +18,6 @@ from keras_attention_apps.common.files import (
     SizeLimitError,
     atomic_path,
     check_bytes,
-    parse_json,
     read_file,
     to_json,
 )
@@ -110,7 +110,7 @@ def read_model_file(path, kind):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             check_bytes(sum(x.file_size for x in archive.infolist()), path)
             files = {name: archive.read(name) for name in archive.namelist()}
-        metadata = parse_json(files.pop(METADATA))
+        metadata = json.loads(files.pop(METADATA))
         names = [field.name for field in dataclasses.fields(Header)]
         header = from_json(Header, {name: metadata[name] for name in names})
     except SizeLimitError:

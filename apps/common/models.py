@@ -154,11 +154,6 @@ BEST = "model"
 def find_preset(name_or_path, presets):
     """Return the folder of a shipped preset or of a trained model.
 
-    Args:
-        name_or_path: Name of a preset, or path of a folder; `./name` for a folder with
-            the name of a preset.
-        presets: Folder of the shipped presets.
-
     Returns:
         A `pathlib.Path` of an existing folder.
     """
@@ -288,15 +283,7 @@ def model_names(folder):
 
 
 def read_config(name_or_path, *, presets, kind, noun):
-    """Return the configuration of a preset, or of a trained model.
-
-    Args:
-        name_or_path: See `find_preset`. The configuration of an ensemble is that of its
-            first model.
-        presets: Folder of the shipped presets.
-        kind: The dataclass of the configuration.
-        noun: See `loading`.
-    """
+    """Return the configuration of a preset, or of a trained model."""
     first, *_ = member_names(name_or_path, presets=presets, noun=noun)
     return read_folder_config(find_preset(first, presets), kind=kind, noun=noun)
 

@@ -89,13 +89,7 @@ def _check_range(name, value, allowed):
 
 
 def from_json(kind, options):
-    """Return a dataclass from a dict that was read from JSON, and validate it.
-
-    Args:
-        kind: The dataclass. Its fields are bools, numbers, strings, `Literal`s of
-            strings, lists, dicts from strings, and unions of them.
-        options: The dict. Fields with a default may be omitted.
-    """
+    """Return a dataclass from a dict that was read from JSON, and validate it."""
     if not isinstance(options, dict):
         raise UserError(f"expected an object with options. Received: {options!r:.60}")
     hints = typing.get_type_hints(kind)
@@ -160,14 +154,7 @@ def _ranges(hint):
 
 
 def replaced(model, changes, runtime_options):
-    """Return the configuration of a model with some options replaced.
-
-    Args:
-        model: The configuration, a dataclass.
-        changes: Dict from names of options to values, which may be NumPy scalars; those
-            that are `None` are not given.
-        runtime_options: Names of the options that do not change its weights.
-    """
+    """Return the configuration of a model with some options replaced."""
     given = {}
     for name, value in changes.items():
         if not hasattr(model, name):
@@ -228,14 +215,6 @@ def parsed(commands, argv, read_config, **program):
     A leading `~` of a path is expanded, also in `--output=~/model`, which the shell
     leaves as it is. With `--from-preset`, the options of the preset's model are the
     defaults.
-
-    Args:
-        commands: Function that returns all commands as a type; its argument `model` is
-            the default model of the commands that train.
-        argv: The arguments.
-        read_config: Function from the name of a preset to the configuration of its
-            model.
-        **program: `prog` and `description`, as for `tyro.cli`.
     """
     arguments = ["--help" if x == "--help-all" else x for x in argv]
 
@@ -323,13 +302,6 @@ def check_needs(config, needs, prefix="", defaults=()):
     """Raise a `UserError` for an option that has no effect with the other ones.
 
     An option with its default counts as not given.
-
-    Args:
-        config: The dataclass of the options.
-        needs: Dict from names of options to a description of what they need, and a
-            function from `config` to whether this is satisfied.
-        prefix: Prefix of the flags, such as `"model."`.
-        defaults: Dict of further defaults.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

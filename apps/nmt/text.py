@@ -130,14 +130,7 @@ class Subwords(StoredTokenizer):
 
     @classmethod
     def train(cls, sentences, size, *, character_coverage=1.0):
-        """Learn subwords.
-
-        Args:
-            sentences: Strings of both languages. Very long ones are cut.
-            size: Vocabulary size; smaller if the text has fewer subwords.
-            character_coverage: Share of the characters of the text that get a subword
-                of their own.
-        """
+        """Learn subwords."""
         import sentencepiece
 
         model = io.BytesIO()

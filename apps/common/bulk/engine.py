@@ -33,10 +33,6 @@ def cluster(address=None):
     """Connect to a Ray cluster, or start one on this machine, inside the context.
 
     An existing connection is used, and stays open.
-
-    Args:
-        address: Address of the cluster, or `"auto"`; by default a cluster is started
-            on this machine, and stopped at the end.
     """
     # Ray reads this variable when it is imported.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -61,15 +57,6 @@ def cluster(address=None):
 
 def run(inputs, model_batch, parts, *, config, arguments, progress=None):
     """Process all inputs that have no results yet.
-
-    Args:
-        inputs: Function that takes the sorted digests of the finished ids and returns a
-            `ray.data.Dataset` with the columns `id` and `value`.
-        model_batch: Subclass of `ModelBatch`.
-        parts: The `Parts`.
-        config: The `BulkConfig`.
-        arguments: Dict of the arguments of `model_batch`, except `column`.
-        progress: Function that is called with the number of rows of each written part.
 
     Returns:
         The `Totals`.

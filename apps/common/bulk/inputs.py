@@ -65,13 +65,6 @@ def from_parquet(filesystem, paths, column, id_column, finished):
     """Return a dataset of a column of Parquet files.
 
     A file that is damaged gives a row with the path as its id, and the error.
-
-    Args:
-        filesystem, paths: File system, and paths of the files or folders.
-        column: Column of the values: strings, bytes, or structs with a field `bytes`,
-            as in Hugging Face's image datasets.
-        id_column: Column of the ids.
-        finished: Sorted digests of the ids to leave out.
     """
     paths = found_files(filesystem, paths, {".parquet"})
     read = functools.partial(

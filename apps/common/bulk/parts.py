@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from keras_attention_apps.common.errors import UserError, reason
 from keras_attention_apps.common.files import locked, parse_json, to_json
-from keras_attention_apps.common.models import changes_in
 
 # A URI; `pathlib` merges its slashes into one. A drive letter is no scheme.
 _URI = re.compile("([a-z][a-z0-9+.-]+):/+", re.IGNORECASE)
@@ -126,9 +125,6 @@ class Parts:
                     f"{self.name!r} has parts, but no {OPTIONS}: choose another output"
                 ) from None
             before = None
-        if before and isinstance(before.get("options"), dict):
-            # Some versions recorded options that leave the model as it is.
-            before["options"] = changes_in(before["options"])
         if before == options:
             return
         if self._names():

@@ -38,11 +38,6 @@ def with_cast_weights(step, network):
 
     In mixed precision a layer casts its weights in every call, hence in every step of a
     search, which for few rows takes longer than the matrix products.
-
-    Args:
-        step: Function that calls layers of the network.
-        network: A built Keras model. If it computes in the precision of its weights,
-            the step is returned unchanged.
     """
     if network.compute_dtype == network.variable_dtype:
         return step

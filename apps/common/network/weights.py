@@ -55,15 +55,7 @@ def copy_weights(source, target):
 
 
 def save_model(network, path, *, rounded=True):
-    """Write the weights of a network in float16, compressed.
-
-    Args:
-        network: A built Keras model. The state of a training, of its optimiser and of
-            scheduled sampling, is left out.
-        path: Name of the file.
-        rounded: Whether to round to eight significant bits, as in bfloat16, which makes
-            the file a quarter smaller than with the eleven bits of float16.
-    """
+    """Write the weights of a network in float16, compressed."""
     arrays = (_array(x, half=True) for x in model_weights(network))
     _write(map(_rounded, arrays) if rounded else arrays, path, zipfile.ZIP_DEFLATED)
 

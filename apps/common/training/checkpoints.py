@@ -176,15 +176,7 @@ class Checkpoints:
 
 
 def dependencies(config, start=None, files=None, **data):
-    """Return a dict of the options and the data that a resumed training must share.
-
-    Args:
-        config: The `TrainConfig`.
-        start: The `Task` of `config.from_preset`, if any. A preset that was trained
-            again has other weights, and may have other tokens.
-        files: Dict from names to paths. Those that are files are compared by digest.
-        **data: Lines that describe the data.
-    """
+    """Return a dict of the options and the data that a resumed training must share."""
     files = {name: Path(path) for name, path in (files or {}).items()}
     if start:
         folder = models.find_preset(config.from_preset, start.presets)

@@ -54,15 +54,7 @@ COLOURS = {
 
 
 def chart(title, values, phases, labels, *, marked=None):
-    """Return an SVG chart of one figure, with a colour for each phase.
-
-    Args:
-        title: Name of the figure.
-        values: Its value after each epoch, or `None` where there is none.
-        phases: Pairs of the first epoch of a phase, counted from 0, and its end.
-        labels: Label of each epoch on the axis; empty for none.
-        marked: Index of the best epoch, which is marked with a ring; `None` for none.
-    """
+    """Return an SVG chart of one figure, with a colour for each phase."""
     known = [value for value in values if value is not None]
     if not known:
         return ""

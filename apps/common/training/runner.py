@@ -161,15 +161,6 @@ def check_output(
     The folder must not be a model itself, unless it holds a training, and must not have
     other files in place of the best model, the checkpoints and the report. What the
     training reads must not be replaced.
-
-    Args:
-        output: Folder of the training.
-        tensorboard: Whether TensorBoard logs are written, for which it must be
-            installed.
-        inputs: Files and folders that the training reads; `None` is left out.
-        folders: Folders of the output that are replaced.
-        files: Names of files that are written to the folder of the checkpoints before
-            the first checkpoint.
     """
     if tensorboard and not importlib.util.find_spec("tensorboard"):
         raise UserError(
@@ -210,14 +201,7 @@ def check_epochs(*epochs):
 
 
 def training_options(config, private=(), paths=()):
-    """Return the options of a training as a dict, without the folders of this machine.
-
-    Args:
-        config: The `TrainConfig`.
-        private: Names of options to leave out, in addition to `output` and `model`.
-        paths: Names of string options that are paths. Of these, of every `Path`, and of
-            the paths in a tuple, only the last part is kept.
-    """
+    """Return the options of a training as a dict, without folders of this machine."""
     options = dataclasses.asdict(config)
     for name in ("output", "model", "devices", "reading", *private):
         del options[name]

@@ -316,11 +316,6 @@ def event(function, inputs, outputs):
     Several events run at the same time, and take turns with the models. If a user
     triggers one again while it waits, it runs once more afterwards, with the latest
     values.
-
-    Args:
-        function: Function of the values of `inputs`. If it has the name of an endpoint,
-            Gradio renames the endpoint.
-        inputs, outputs: Component or list of components.
     """
     return {
         "fn": in_daemon(function),

@@ -395,10 +395,8 @@ def _remove_epochs(folder):
 
 def _subwords(config, training, checkpoints):
     """Return the subwords of the interrupted training, or learn new ones."""
-    # Earlier versions wrote them to the output folder itself.
-    for folder in (checkpoints.directory, config.output):
-        if checkpoints.resumed and holds(folder, [SUBWORDS]):
-            return Subwords.load(folder)
+    if checkpoints.resumed and holds(checkpoints.directory, [SUBWORDS]):
+        return Subwords.load(checkpoints.directory)
     # Back-translations may contain what no author would write.
     synthetic = training.back_translated or [False] * len(training)
     sources = itertools.compress(training.source, map(operator.not_, synthetic))
