@@ -168,6 +168,16 @@ def test_links_between_files_become_links_between_pages(place, link, expected):
     assert markdown == f"a [link]({expected})"
 
 
+@pytest.mark.parametrize("code", ["```python\n{}\n```", "````\n```\n{}\n````", "`{}`"])
+def test_brackets_in_code_are_no_links(code):
+    code = code.format("self.norms[0](x)")
+    text = f"{code} [page](../benchmarks/README.md)"
+
+    markdown = hook("pages").on_page_markdown(text, Page("index.md"), None, None)
+
+    assert markdown == f"{code} [page](benchmarks.md)"
+
+
 def test_public_names_in_the_text_link_to_the_reference():
     html = (
         "<h2><code>DotScore</code></h2><p><code>DotScore(True)</code>, "

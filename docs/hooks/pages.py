@@ -29,12 +29,18 @@ OUTSIDE = {
     "benchmarks/README.md": "benchmarks.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "examples/README.md": "tutorials/index.md",
     **CARDS,
     **NOTEBOOKS,
 }
 PLACES = {place: path for path, place in OUTSIDE.items()}
-LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
+# A link to a file, or code, in which brackets are no links.
+LINK = re.compile(
+    r"^(?P<fence>`{3,}).*?^(?P=fence)|`[^`\n]+`"
+    r"|(?<=\]\()(?![a-z]+:|#)(?P<path>[^)#\s]+)",
+    re.DOTALL | re.MULTILINE,
+)
 # Parts of a page in which a name does not become a link.
 OPAQUE = re.compile(r"<(pre|h[1-6]|a|autoref)\b.*?</\1>", re.DOTALL)
 NAME = re.compile(r"<code>([A-Za-z]\w*)(?=[(<])[^<]*</code>")
@@ -78,7 +84,9 @@ def on_page_markdown(markdown, page, config, files):
     folder = posixpath.dirname(PLACES.get(place, f"docs/{place}"))
 
     def link(match):
-        path = posixpath.normpath(posixpath.join(folder, match[1]))
+        if match["path"] is None:
+            return match[0]
+        path = posixpath.normpath(posixpath.join(folder, match["path"]))
         target = OUTSIDE.get(path, path.removeprefix("docs/"))
         if path not in OUTSIDE and not path.startswith("docs/"):
             log.warning("%s links to %s, which is no page", place, path)
