@@ -161,7 +161,7 @@ class Tokenizers:
         return hostile_tokenizers.mutated_tokenizers(random, self.known())
 
     def known(self):
-        from keras_attention_apps.nmt.translations import PRESETS
+        from keras_attention_apps.nmt.config import PRESETS
 
         return (PRESETS / "multi30k-en-de-luong" / "subwords.model").read_bytes()
 

@@ -24,7 +24,6 @@ from keras_attention_apps.common.files import (
     resolved,
     write_json,
 )
-from keras_attention_apps.common.hypotheses import check_n_best
 from keras_attention_apps.common.options import from_json
 
 # Keys in a JSON file: the digests of other files by name, and its own digest.
@@ -352,6 +351,9 @@ class Runtimes:
             UserError: If the options contradict one another, or the model cannot be
                 loaded.
         """
+        # NumPy, which --help does not need, takes as long to import as all the rest.
+        from keras_attention_apps.common.hypotheses import check_n_best
+
         changes = changes_in(options)
         if is_litert(model) or config.runtime == "litert":
             # A LiteRT file loads quickly, and has its own beam width.

@@ -39,6 +39,7 @@ from keras_attention_apps.common.options import (
 )
 from tyro.conf import Positional
 
+PRESETS = Path(__file__).parent / "presets"
 # Preset that commands use unless another model is given.
 DEFAULT_MODEL = "tatoeba-multi30k-en-de"
 
@@ -165,11 +166,6 @@ class ModelConfig:
     #: Maximum length of a translation relative to its source, in subwords; by default
     #: measured on the training text.
     length_ratio: Rare[LengthRatio | None] = None
-
-    @property
-    def max_tokens(self):
-        """Maximum number of tokens that the network generates, END included."""
-        return self.max_length
 
     @property
     def extra_ids(self):

@@ -261,7 +261,7 @@ class Translator(BaseTranslator, Task):
                 the phrases that the translations contain, padded with `NO_TOKEN`.
             **beam: Further options of `keras_attention.beam_search`.
         """
-        max_length = max_length or self.config.max_tokens
+        max_length = max_length or self.config.max_length
         beam = {"early_stopping": True, **beam}
         ratios = min_length_ratio, max_length_ratio
         return self._cached_search_model(

@@ -5,7 +5,6 @@ import sys
 from keras_attention_apps.common import cli
 from keras_attention_apps.common.options import AverageConfig, ConvertConfig
 from keras_attention_apps.nmt import config
-from keras_attention_apps.nmt.translations import PRESETS
 
 COMMANDS = {
     "translate": config.TranslateConfig,
@@ -26,7 +25,7 @@ def main(argv=None):
         "Translate, and show word alignments.",
         COMMANDS,
         call,
-        presets=PRESETS,
+        presets=config.PRESETS,
         read_config=_read_config,
         argv=argv,
     )

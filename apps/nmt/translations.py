@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 from keras_attention_apps.common.errors import UserError
@@ -16,6 +15,7 @@ from keras_attention_apps.common.hypotheses import (
 )
 from keras_attention_apps.common.models import Runtimes
 from keras_attention_apps.common.text import END, has_unspaced
+from keras_attention_apps.nmt.config import PRESETS
 from keras_attention_apps.nmt.data.copying import Copying
 from keras_attention_apps.nmt.data.glossary import Glossary, encode_phrase
 from keras_attention_apps.nmt.text import (
@@ -25,8 +25,6 @@ from keras_attention_apps.nmt.text import (
     merge_weights,
     split_sentences,
 )
-
-PRESETS = Path(__file__).parent / "presets"
 
 
 def _on_keras():

@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 import pytest
 from keras_attention_apps.nmt import LiteTranslator
+from keras_attention_apps.nmt.config import PRESETS
 from keras_attention_apps.nmt.inference import Translator
-from keras_attention_apps.nmt.translations import PRESETS
 
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
 pytestmark = pytest.mark.usefixtures("cached_models", "freed_models", "eager")
