@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import pytest
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.options import ServerConfig
-from keras_attention_apps.common.web import guard
 from keras_attention_apps.common.web import guard as guards
 from keras_attention_apps.common.web.guard import HEADERS, Guard
 from keras_attention_apps.common.web.markup import words
@@ -169,10 +168,10 @@ def test_old_files_and_empty_folders_are_removed(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "new").mkdir()
     for name in ("old/image.png", "both/old.png", "part", "both", "empty"):
-        before = time.time() - guard.UPLOAD_AGE - 1
+        before = time.time() - guards.UPLOAD_AGE - 1
         os.utime(tmp_path / name, (before, before))
 
-    guard.remove_old(tmp_path)
+    guards.remove_old(tmp_path)
 
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     # The folder of the removed file has just been changed.
@@ -182,8 +181,8 @@ def test_old_files_and_empty_folders_are_removed(tmp_path):
 @pytest.mark.browser
 def test_uploads_are_removed_while_the_page_is_served(monkeypatch):
     pytest.importorskip("gradio")
-    monkeypatch.setattr(guard, "UPLOAD_INTERVAL", 0.01)
-    monkeypatch.setattr(guard, "UPLOAD_AGE", -1)
+    monkeypatch.setattr(guards, "UPLOAD_INTERVAL", 0.01)
+    monkeypatch.setattr(guards, "UPLOAD_AGE", -1)
     with page_folder("test") as folder:
         path = folder / "image.png"
         path.write_text("content")

@@ -28,12 +28,11 @@ SECRET = "the content of another file"
 def build(read):
     """Return a page whose endpoint and event return what `read` returns of uploads."""
     import gradio as gr
-    from keras_attention_apps.common.web import page
     from keras_attention_apps.common.web import page as frame
 
     with frame.page("test", "A page of the tests.") as blocks:
-        image = page.image_upload(label="Image")
-        files = page.file_upload(file_count="multiple")
+        image = frame.image_upload(label="Image")
+        files = frame.file_upload(file_count="multiple")
         options = frame.beam_options({"beam_size": 5, "length_penalty": 1.0}, ())
         shown = gr.JSON()
         reading = frame.event(lambda path, *_: [read(path)], [image, *options], shown)
