@@ -160,11 +160,11 @@ class BaseCaptioner:
         Raises:
             ValueError: If an option is out of range, or `images` is a single path.
         """
-        check_several(images)
+        check_maps(maps)
         search = self.search_options(**search)
+        check_several(images)
         check_n_best(n_best, search)
         check_batch_size(batch_size)
-        check_maps(maps)
         yield from self._caption_each(images, n_best, batch_size, maps, search)
 
     def _caption_each(self, images, n_best, batch_size, maps, search):

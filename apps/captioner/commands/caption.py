@@ -28,7 +28,7 @@ def caption(config):
     """
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
-    chosen = config.model
+    chosen, beam = config.model, config.search.beam
     if chosen.inference:
         check_inference(chosen)
     if config.bulk.engine == "ray":
@@ -43,7 +43,7 @@ def caption(config):
         chosen.name,
         config.runtime,
         count=len(paths),
-        search=config.search.beam,
+        search=beam,
         n_best=config.n_best,
         jit_compile=config.jit_compile,
         **chosen.options,
@@ -53,7 +53,7 @@ def caption(config):
         if config.output:
             from keras_attention_apps.captioner.commands.records import Records
 
-            search = captioner.search_options(**config.search.beam)
+            search = captioner.search_options(**beam)
             check_n_best(config.n_best, search)
             options = _options(config, search)
             records = stack.enter_context(
@@ -67,7 +67,7 @@ def caption(config):
             with_open_files(paths),
             n_best=config.n_best,
             batch_size=config.search.batch_size,
-            **config.search.beam,
+            **beam,
         )
         for path, (image, captions) in zip(paths, found, strict=True):
             kept, error = captions, captions
