@@ -15,7 +15,6 @@ from keras_attention_apps.common.options import (
     Natural,
     from_json,
 )
-from keras_attention_apps.common.training.data_sets import names_of
 
 # Lower bound of the scores of possible hypotheses; a search gives impossible ones -1e9.
 MIN_SCORE = -1e8
@@ -234,6 +233,9 @@ def calibrate(config, runtimes, *, read, run):
         check_purpose(config.purpose)
         entries["purpose"] = config.purpose
     if config.data:
+        # The other commands need this module, but not this one.
+        from keras_attention_apps.common.training.data_sets import names_of
+
         paths = [resolved(x) for x in (config.data, config.out_of_domain) if x]
         inputs = dict(zip(names_of(paths), map(read, paths), strict=True))
         # The search is the one that a few inputs have, which may be that of LiteRT.
