@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner import images as limits
+from keras_attention_apps.captioner import images
 from keras_attention_apps.captioner import images as reading
 from keras_attention_apps.captioner.images import (
     ImageError,
@@ -533,7 +533,7 @@ def test_a_side_has_a_limit(monkeypatch):
         "sides of at most 65535 pixels, got 170000000 x 1 pixel",
     )
     fails(png(1, 65_536, 8, 0), "sides of at most 65535 pixels, got 1 x 65536 pixels")
-    monkeypatch.setattr(limits, "MAX_SIDE", 12)
+    monkeypatch.setattr(images, "MAX_SIDE", 12)
     fails(noise(13, 3), "expected sides of at most 12 pixels")
 
 
@@ -541,8 +541,8 @@ def test_a_large_image_must_not_come_from_few_bytes(monkeypatch):
     one_colour = encode(Image.new("RGB", (500, 400)), "WEBP", lossless=True)
     assert len(one_colour) < 60
     assert read_array(one_colour, 3).shape == (3, 3, 3)
-    monkeypatch.setattr(limits, "FEW_PIXELS", 500 * 400 - 1)
-    monkeypatch.setattr(limits, "MAX_PIXELS_PER_BYTE", 3000)
+    monkeypatch.setattr(images, "FEW_PIXELS", 500 * 400 - 1)
+    monkeypatch.setattr(images, "MAX_PIXELS_PER_BYTE", 3000)
     fails(one_colour, "at most 3000 pixels for each byte, got 500 x 400 pixels in")
     assert read_array(Image.new("RGB", (500, 400)), 3).shape == (3, 3, 3)
 
@@ -565,7 +565,7 @@ def test_scans_are_counted_in_the_image_alone():
     length = (len(inner) + 2).to_bytes(2)
     assert count_scans(jpeg[:2] + b"\xff\xe1" + length + inner + jpeg[2:]) == 1
     assert count_scans(jpeg + b"\xff\xda" * 200) == 1
-    assert count_scans(b"\xff\xd8" + b"\xff\xda\0\0" * 10**5) == limits.MAX_SCANS + 1
+    assert count_scans(b"\xff\xd8" + b"\xff\xda\0\0" * 10**5) == images.MAX_SCANS + 1
 
 
 def test_a_jpeg_has_a_limit_of_scans():
@@ -600,7 +600,7 @@ def test_tags_of_a_jpeg_are_limited():
 
 
 def test_scans_are_limited_by_their_pixels(monkeypatch):
-    monkeypatch.setattr(limits, "MAX_SCANNED_PIXELS", 35 * count_scans(with_scans(2)))
+    monkeypatch.setattr(images, "MAX_SCANNED_PIXELS", 35 * count_scans(with_scans(2)))
     assert read_image(with_scans(2)).size == (5, 7)
     fails(with_scans(3), "expected a JPEG of at most 100 scans")
 
@@ -624,8 +624,8 @@ def test_tags_behind_a_damaged_one_are_not_counted():
     # The size of the first value exceeds the file, as after damage.
     tags = [(0x927C, 7, 2**31, 8), *[(0x9286, 7, 30, 8)] * 3]
 
-    assert limits.problem_of_tags(COSTLY["_tags"](tags)) is None
-    assert limits.problem_of_tags(COSTLY["_tags"](tags[1:] * 9)).startswith(FEWER_TAGS)
+    assert images.problem_of_tags(COSTLY["_tags"](tags)) is None
+    assert images.problem_of_tags(COSTLY["_tags"](tags[1:] * 9)).startswith(FEWER_TAGS)
 
 
 def test_tags_in_the_text_of_a_png_turn_it():
@@ -640,7 +640,7 @@ def test_tags_in_the_text_of_a_png_turn_it():
 @pytest.mark.parametrize("kind", ["ppm", "bmp"])
 def test_images_that_pillow_decodes_in_python(kind, monkeypatch):
     # Such an image needs a read for every pixel, which others must not have.
-    monkeypatch.setattr(limits, "MAX_IMAGE_READS", 0)
+    monkeypatch.setattr(images, "MAX_IMAGE_READS", 0)
     if kind == "ppm":
         data = b"P6 40 50 100\n" + bytes([50, 100, 0]) * 2000
         expected = (128, 255, 0)
@@ -671,7 +671,7 @@ def test_a_large_photograph_is_decoded_at_half_its_size(kind, monkeypatch):
     waves = np.sin(np.mgrid[:101, :83].sum(0) / 20)
     data = encode(np.uint8(127.5 + 100 * waves[..., None].repeat(3, -1)), kind)
     whole = read_array(data, 16)
-    monkeypatch.setattr(limits, "HALVED_PIXELS", 101 * 83 - 1)
+    monkeypatch.setattr(images, "HALVED_PIXELS", 101 * 83 - 1)
 
     assert read_image(data).size == (42, 51)
     assert np.abs(read_array(data, 16).astype(int) - whole).max() < 8
@@ -680,7 +680,7 @@ def test_a_large_photograph_is_decoded_at_half_its_size(kind, monkeypatch):
 @pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
 @pytest.mark.parametrize("draft", [False, True])
 def test_a_given_photograph_is_not_reduced(kind, draft, monkeypatch):
-    monkeypatch.setattr(limits, "HALVED_PIXELS", 1)
+    monkeypatch.setattr(images, "HALVED_PIXELS", 1)
     data = encode(noise(101, 83), kind)
     image, expected = (Image.open(io.BytesIO(data)) for _ in range(2))
 
@@ -717,15 +717,15 @@ def test_memory_is_shared_and_given_back():
 
 def test_memory_of_a_broken_image_is_given_back():
     fails(encode(noise(), "PNG")[:60], "the image cannot be decoded")
-    assert limits.MEMORY_BUDGET.used == 0
+    assert images.MEMORY_BUDGET.used == 0
 
 
 def test_an_image_takes_more_memory_if_it_is_progressive(monkeypatch):
     asked = []
-    monkeypatch.setattr(limits, "MEMORY_BUDGET", MemoryBudget(1))
-    reserve = limits.MEMORY_BUDGET.reserve
+    monkeypatch.setattr(images, "MEMORY_BUDGET", MemoryBudget(1))
+    reserve = images.MEMORY_BUDGET.reserve
     monkeypatch.setattr(
-        limits.MEMORY_BUDGET, "reserve", lambda x: asked.append(x) or reserve(x)
+        images.MEMORY_BUDGET, "reserve", lambda x: asked.append(x) or reserve(x)
     )
     for options in ({}, {"progressive": True}):
         read_image(encode(noise(), "JPEG", **options))
@@ -824,7 +824,7 @@ class TestBrokenImages:
 
     @pytest.mark.parametrize("format", [*LOSSLESS, "JPEG"])
     def test_a_damaged_image_is_read_or_gives_an_image_error(self, format, monkeypatch):
-        monkeypatch.setattr(limits, "MAX_PIXELS", 10_007)
+        monkeypatch.setattr(images, "MAX_PIXELS", 10_007)
         # Pillow warns about some damaged files that it reads.
         warnings.simplefilter("ignore")
         data = encode(noise(), format)
@@ -906,15 +906,15 @@ class TestLimit:
         data = encode(noise(), format, **options)
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", of_process)
 
-        monkeypatch.setattr(limits, "MAX_PIXELS", WIDTH * HEIGHT)
+        monkeypatch.setattr(images, "MAX_PIXELS", WIDTH * HEIGHT)
         np.testing.assert_array_equal(read_image(data), noise())
-        monkeypatch.setattr(limits, "MAX_PIXELS", WIDTH * HEIGHT - 1)
+        monkeypatch.setattr(images, "MAX_PIXELS", WIDTH * HEIGHT - 1)
         fails(data, "expected at most 34 pixels", "35 pixels")
 
         assert of_process == Image.MAX_IMAGE_PIXELS
 
     def test_given_pillow_image(self, monkeypatch):
-        monkeypatch.setattr(limits, "MAX_PIXELS", 34)
+        monkeypatch.setattr(images, "MAX_PIXELS", 34)
 
         fails(lazy_image(encode(noise())), "at most 34 pixels, got 5 x 7")
 

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 # ruff: noqa: E402
 tf = pytest.importorskip("tensorflow")
 
-from keras_attention_apps.captioner import images as limits
+from keras_attention_apps.captioner import images
 from keras_attention_apps.captioner.commands import export
 from keras_attention_apps.captioner.commands.export import decode_images, problem_of
 from keras_attention_apps.captioner.images import image_to_array, read_array
@@ -29,9 +29,9 @@ def compile_decoder(size):
 
 
 def decode(files, size=SIZE):
-    images, problems = compile_decoder(size)(tf.constant(files, tf.string))
+    squares, problems = compile_decoder(size)(tf.constant(files, tf.string))
     assert not any(problems.numpy())
-    return images.numpy()
+    return squares.numpy()
 
 
 def decode_with_pillow(file, size=SIZE):
@@ -180,8 +180,8 @@ def test_parts_have_the_pixels_of_the_whole(pixels, monkeypatch):
     expected = decode(files)
     monkeypatch.setattr(export, "_PART", pixels)
 
-    images, _ = decode_images(tf.constant(files), SIZE)
-    np.testing.assert_array_equal(images, expected)
+    squares, _ = decode_images(tf.constant(files), SIZE)
+    np.testing.assert_array_equal(squares, expected)
 
 
 PHOTOGRAPH = write(draw_colours(HEIGHT, WIDTH), "JPEG", quality=95)
@@ -319,8 +319,8 @@ def test_saved_model(tmp_path):
 
     loaded = tf.saved_model.load(tmp_path)
 
-    images, problems = loaded.decode(tf.constant([*files, files[0][:300]]))
-    np.testing.assert_array_equal(images[:3], decode(files))
+    squares, problems = loaded.decode(tf.constant([*files, files[0][:300]]))
+    np.testing.assert_array_equal(squares[:3], decode(files))
     assert [bool(problem) for problem in problems.numpy()] == [False] * 3 + [True]
     assert loaded.decode(tf.constant([], tf.string))[0].shape == (0, SIZE, SIZE, 3)
 
@@ -343,14 +343,14 @@ DAMAGED = "the image cannot be decoded"
     ids=lambda value: None if isinstance(value, str) else repr(value[:4]),
 )
 def test_an_unreadable_file_leaves_the_others(file, problem):
-    images, problems = compile_decoder(SIZE)(
+    squares, problems = compile_decoder(SIZE)(
         tf.constant([PHOTOGRAPH, file, PHOTOGRAPH])
     )
     first, second, third = (text.decode() for text in problems.numpy())
 
     assert first == third == "" and re.match(problem, second)
     whole = decode_with_pillow(PHOTOGRAPH)
-    np.testing.assert_array_equal(images, [whole, np.zeros_like(whole), whole])
+    np.testing.assert_array_equal(squares, [whole, np.zeros_like(whole), whole])
 
 
 def problem_in_graph(file, problem_of=problem_of):
@@ -359,17 +359,17 @@ def problem_in_graph(file, problem_of=problem_of):
 
 @pytest.mark.parametrize("kind", ["jpeg-cmyk", "jpeg-progressive", "png"])
 def test_the_size_is_read_from_the_header_of(kind, monkeypatch):
-    monkeypatch.setattr(limits, "MAX_PIXELS", SIZE * SIZE - 1)
+    monkeypatch.setattr(images, "MAX_PIXELS", SIZE * SIZE - 1)
 
-    assert problem_in_graph(FILES[kind]) == limits.problem_of_size(SIZE, SIZE)
+    assert problem_in_graph(FILES[kind]) == images.problem_of_size(SIZE, SIZE)
 
 
 @pytest.mark.parametrize("limit", ["MAX_SIDE", "FEW_PIXELS"])
 def test_other_limits_are_those_of_python(limit, monkeypatch):
     file = write(Image.new("RGB", (WIDTH, HEIGHT)), "PNG")
-    monkeypatch.setattr(limits, "MAX_PIXELS_PER_BYTE", 1)
-    monkeypatch.setattr(limits, limit, HEIGHT)
-    expected = limits.problem_of_size(WIDTH, HEIGHT, len(file))
+    monkeypatch.setattr(images, "MAX_PIXELS_PER_BYTE", 1)
+    monkeypatch.setattr(images, limit, HEIGHT)
+    expected = images.problem_of_size(WIDTH, HEIGHT, len(file))
 
     assert expected and problem_in_graph(file) == expected
 
@@ -381,11 +381,11 @@ def test_a_jpeg_of_many_scans_is_not_decoded():
 
     # Eagerly, the loop over segments would be slow.
     compiled = tf.function(problem_of, [tf.TensorSpec([], tf.string)])
-    assert limits.count_scans(many) > limits.MAX_SCANS
-    assert problem_in_graph(many, compiled) == limits.TOO_MANY_SCANS
-    commented = jpeg[:2] + b"\xff\xfe\0\2" * (limits.MAX_SEGMENTS + 1) + jpeg[2:]
-    assert limits.count_scans(commented) > limits.MAX_SCANS
-    assert problem_in_graph(commented, compiled) == limits.TOO_MANY_SCANS
+    assert images.count_scans(many) > images.MAX_SCANS
+    assert problem_in_graph(many, compiled) == images.TOO_MANY_SCANS
+    commented = jpeg[:2] + b"\xff\xfe\0\2" * (images.MAX_SEGMENTS + 1) + jpeg[2:]
+    assert images.count_scans(commented) > images.MAX_SCANS
+    assert problem_in_graph(commented, compiled) == images.TOO_MANY_SCANS
     assert problem_in_graph(jpeg + b"\xff\xda" * 200, compiled) == ""
 
 
@@ -393,17 +393,17 @@ def test_a_jpeg_of_many_scans_is_not_decoded():
 def test_scans_are_limited_by_their_pixels(less, monkeypatch):
     jpeg = FILES["jpeg-progressive"]
     width, height = Image.open(io.BytesIO(jpeg)).size
-    most = width * height * limits.count_scans(jpeg) - less
-    monkeypatch.setattr(limits, "MAX_SCANNED_PIXELS", most)
-    expected = limits.TOO_MANY_SCANS if less else None
+    most = width * height * images.count_scans(jpeg) - less
+    monkeypatch.setattr(images, "MAX_SCANNED_PIXELS", most)
+    expected = images.TOO_MANY_SCANS if less else None
 
-    assert limits.problem_of_scans(width * height, jpeg) == expected
+    assert images.problem_of_scans(width * height, jpeg) == expected
     assert problem_in_graph(jpeg) == (expected or "")
 
 
 def test_large_photographs_are_halved_as_in_python(monkeypatch):
     file = write(draw_smooth(211, 307), "JPEG", quality=95)
-    monkeypatch.setattr(limits, "HALVED_PIXELS", 211 * 307 - 1)
-    images, _ = decode_images(tf.constant([file]), SIZE)
+    monkeypatch.setattr(images, "HALVED_PIXELS", 211 * 307 - 1)
+    squares, _ = decode_images(tf.constant([file]), SIZE)
 
-    np.testing.assert_array_equal(images[0], read_array(file, SIZE))
+    np.testing.assert_array_equal(squares[0], read_array(file, SIZE))
