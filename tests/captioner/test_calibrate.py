@@ -56,7 +56,7 @@ def test_unsure_captions_are_named(calibrated, squares, tmp_path, capsys):
         limit = calibration_of(calibrated)["threshold"]
         for entry in entries:
             assert entry["unsure"] == (entry["mean_log_probability"] < limit)
-            warning = f"warning: {entry['photo']!r}: unsure of the caption"
+            warning = f"warning: {entry['image']!r}: unsure of the caption"
             assert (warning in error) == entry["unsure"]
         assert 0 < sum(entry["unsure"] for entry in entries) < len(entries)
 
