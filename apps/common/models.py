@@ -360,9 +360,6 @@ class Runtimes:
             return self._requested_litert(model, config, changes, search, needs_keras)
         # Checked before Keras loads the model, which takes seconds.
         wanted = self.search_options(search)
-        # --help needs this module, but not NumPy, which takes a quarter of its time.
-        from keras_attention_apps.common.hypotheses import check_n_best
-
         check_n_best(n_best, wanted)
         keras_only = bool(changes) or needs_keras is not None
         is_small = count is None or count <= self.max_litert_inputs
