@@ -153,7 +153,8 @@ def test_paths_may_begin_at_home(monkeypatch):
 def test_help_has_no_line_breaks_of_the_source(program, monkeypatch, capsys):
     main = importlib.import_module(f"keras_attention_apps.{program}.main").main
     config = importlib.import_module(f"keras_attention_apps.{program}.config")
-    monkeypatch.setenv("COLUMNS", "1000")
+    # Wide enough for two columns, each with its longest text on one line.
+    monkeypatch.setenv("COLUMNS", "4000")
     with pytest.raises(SystemExit):
         main(["train", "--help-all"])
 
