@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shutil
+import types
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,9 @@ def test_links_lead_to_files_of_the_repository():
     pages = [
         *ROOT.glob("*.md"),
         *DOCS.rglob("*.md"),
-        *(ROOT / "apps").rglob("*.md"),
+        # Not the packages of apps/browser/node_modules.
+        *(ROOT / "apps").glob("*/*.md"),
+        *(ROOT / "apps").glob("*/presets/*/*.md"),
         *(ROOT / "benchmarks").glob("*.md"),
         *(ROOT / "examples").glob("*.md"),
     ]
@@ -207,6 +210,25 @@ def test_pages_that_load_from_other_servers_are_warned_of(html, warned, caplog):
     hook("pages").on_post_page(html, Page("index.md"), None)
 
     assert ("example.org" in caplog.text) is warned
+
+
+def test_the_page_of_the_browser_takes_the_place_of_its_picture(tmp_path, monkeypatch):
+    pages = hook("pages")
+    picture = '<p><a href="browser.html"><img alt="A page" src="browser.png" /></a></p>'
+    html = f"<h1>Home</h1>{picture}<p>More</p>"
+    monkeypatch.setattr(pages, "BROWSER", tmp_path / "browser")
+    config = types.SimpleNamespace(site_dir=str(tmp_path / "site"))
+
+    assert pages.on_post_page(html, Page("index.md"), None) == html
+    pages.on_post_build(config)
+    assert not (tmp_path / "site").exists()
+
+    (tmp_path / "browser" / "models").mkdir(parents=True)
+    (tmp_path / "browser" / "index.html").write_text("the page")
+    shown = pages.on_post_page(html, Page("index.md"), None)
+    assert shown == f"<h1>Home</h1>{pages.LIVE}<p>More</p>"
+    pages.on_post_build(config)
+    assert (tmp_path / "site" / "browser" / "index.html").read_text() == "the page"
 
 
 def test_workflows_run_what_a_contributor_runs():

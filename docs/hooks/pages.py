@@ -6,6 +6,7 @@ A link is written as GitHub reads it: relative to the file in the repository.
 import ast
 import posixpath
 import re
+import shutil
 from pathlib import Path
 
 import notebooks
@@ -26,6 +27,7 @@ CARDS = {
 }
 # All files of the repository that become pages.
 OUTSIDE = {
+    "apps/browser/README.md": "browser-library.md",
     "benchmarks/README.md": "benchmarks.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -56,6 +58,14 @@ def public_names():
 
 
 NAMES = public_names()
+# The page of apps/browser. If it has been built, it takes the place of its picture on
+# the home of the manual.
+BROWSER = ROOT / "build/browser"
+PICTURE = re.compile(r'<p><a href="browser.html"><img [^>]*></a></p>')
+LIVE = (
+    '<iframe class="live" src="browser/index.html" loading="lazy" '
+    'allow="clipboard-read" title="Captions and translations in this browser"></iframe>'
+)
 # Addresses of other servers from which a page loads something.
 LOADED = re.compile(r"""<(?!a\b)[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
 
@@ -111,7 +121,18 @@ def on_page_content(html, page, config, files):
 
 
 def on_post_page(output, page, config):
-    """Warn if a page loads something from another server: the manual works offline."""
+    """Show the page of the browser, and warn of what is loaded from another server.
+
+    The manual works offline.
+    """
+    if BROWSER.is_dir():
+        output = PICTURE.sub(LIVE, output)
     for address in LOADED.findall(output):
         log.warning("%s loads %s", page.file.src_uri, address)
     return output
+
+
+def on_post_build(config):
+    """Add the page of the browser, if it has been built."""
+    if BROWSER.is_dir():
+        shutil.copytree(BROWSER, Path(config.site_dir) / "browser", dirs_exist_ok=True)

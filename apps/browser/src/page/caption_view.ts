@@ -1,0 +1,126 @@
+/** A caption as a photograph with a map for every word. */
+
+import type { Caption } from "../library/index";
+import { bestList, choices, confidence, element } from "./dom";
+
+// Pixels of a map on each region; the browser enlarges it smoothly.
+const MAP_PIXELS = 8;
+// Standard deviation of the smoothing, in regions.
+const SMOOTHING = 0.5;
+// The first word, before those of the caption, which shows the image without a map.
+const WHOLE = "photo";
+
+/** Return the elements that show the best captions of a photograph. */
+export function captionView(
+  address: string,
+  ratio: number,
+  captions: Caption[],
+  grid: [number, number],
+): Node[] {
+  const shown = element("div");
+  const show = (index: number) =>
+    shown.replaceChildren(...figure(address, ratio, captions[index], grid));
+  show(0);
+  return [shown, ...bestList("Best captions", captions, show)];
+}
+
+function figure(
+  address: string,
+  ratio: number,
+  caption: Caption,
+  grid: [number, number],
+): Node[] {
+  const layers = caption.maps.map((map) => {
+    const style = `--map:url(${mapAddress(map, grid)})`;
+    return element("div", { class: "layer", style });
+  });
+  // The first layer of a word is on top of the same picture.
+  for (const layer of layers) layer.style.background = `url(${address}) 0 0 / 100% 100%`;
+  const show = (index: number) =>
+    layers.forEach((layer, i) => layer.classList.toggle("shown", i === index - 1));
+  const peaks = caption.maps.map((map) => map.reduce((x, y) => Math.max(x, y), 0));
+  const chosen = 1 + peaks.indexOf(Math.max(...peaks));
+  show(chosen);
+  const words = choices(
+    [WHOLE, ...caption.words].map((word, i) => {
+      const below = i ? noteOf(caption, i - 1) : "whole";
+      return [element("span", { dir: "auto" }, word, element("small", {}, below))];
+    }),
+    {
+      name: "Words of the caption: choose one to see where the model looked",
+      kind: "words",
+      chosen,
+      shares: [0, ...caption.probabilities],
+      onChoose: show,
+      onHover: show,
+    },
+  );
+  const picture = element(
+    "div",
+    { class: "picture" },
+    element("img", { src: address, alt: `The photograph: ${caption.text}` }),
+    ...layers,
+  );
+  const meaning = caption.sentinel
+    ? "Probability of each word, given those before it, and the share of the attention " +
+      "that is on the image"
+    : "Probability of each word, given those before it";
+  return [
+    element("h2", { class: "caption", dir: "auto" }, caption.text),
+    confidence(caption, "word"),
+    element(
+      "figure",
+      { class: "photo", style: `--ratio:${ratio}` },
+      picture,
+      words,
+      element("figcaption", {}, meaning),
+    ),
+  ];
+}
+
+function noteOf(caption: Caption, index: number): string {
+  const percent = (share: number) => `${Math.round(100 * share)}%`;
+  const probability = percent(caption.probabilities[index]);
+  const sentinel = caption.sentinel?.[index];
+  if (sentinel === undefined) return probability;
+  return `${probability}, image ${percent(1 - sentinel)}`;
+}
+
+/** Return a map as the address of a picture that is opaque where the word did not look. */
+function mapAddress(map: Float32Array, [rows, columns]: [number, number]): string {
+  const [height, width] = [rows * MAP_PIXELS, columns * MAP_PIXELS];
+  const [down, across] = [blend(rows, height), blend(columns, width)];
+  const smooth = new Float32Array(height * width);
+  for (let y = 0; y < height; y++) {
+    for (let x = 0; x < width; x++) {
+      let sum = 0;
+      for (let i = 0; i < rows; i++) {
+        for (let j = 0; j < columns; j++) {
+          sum += down[y][i] * across[x][j] * map[i * columns + j];
+        }
+      }
+      smooth[y * width + x] = sum;
+    }
+  }
+  const largest = smooth.reduce((x, y) => Math.max(x, y), 1e-12);
+  const image = new ImageData(width, height);
+  smooth.forEach((value, i) => {
+    image.data[4 * i + 3] = Math.round(255 * (1 - value / largest));
+  });
+  const canvas = element("canvas");
+  Object.assign(canvas, { width, height });
+  canvas.getContext("2d")!.putImageData(image, 0, 0);
+  return canvas.toDataURL();
+}
+
+/** Return Gaussian interpolation weights from cells to pixels. */
+function blend(cells: number, pixels: number): number[][] {
+  return Array.from({ length: pixels }, (_, pixel) => {
+    const position = ((pixel + 0.5) * cells) / pixels;
+    const weights = Array.from({ length: cells }, (_, cell) =>
+      Math.exp(-0.5 * ((position - cell - 0.5) / SMOOTHING) ** 2),
+    );
+    const sum = weights.reduce((x, y) => x + y, 0);
+    return weights.map((weight) => weight / sum);
+  });
+}

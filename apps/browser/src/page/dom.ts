@@ -1,0 +1,89 @@
+/** Elements that both tools show. */
+
+type Child = Node | string;
+
+/** Return an element with attributes and children; texts are never read as HTML. */
+export function element<K extends keyof HTMLElementTagNameMap>(
+  name: K,
+  attributes: Record<string, string> = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+export const find = <T extends Element = HTMLElement>(selector: string, root: ParentNode = document) =>
+  root.querySelector<T>(selector)!;
+
+/** Return an error as a sentence, which screen readers read at once. */
+export const alert = (message: string) =>
+  element("p", { class: "alert", role: "alert" }, message);
+
+export const note = (text: string, kind = "") =>
+  element("p", { class: `note ${kind}` }, text);
+
+let groups = 0;
+
+/** Return radio buttons that look like their labels; the arrow keys move between them. */
+export function choices(
+  labels: Child[][],
+  options: {
+    name: string;
+    kind: string;
+    chosen?: number;
+    shares?: number[];
+    onChoose: (index: number) => void;
+    /** Called with the index under the mouse, and with the chosen one afterwards. */
+    onHover?: (index: number) => void;
+  },
+): HTMLElement {
+  const group = `group-${groups++}`;
+  let chosen = options.chosen ?? 0;
+  const made = element("div", {
+    class: options.kind,
+    role: "radiogroup",
+    "aria-label": options.name,
+  });
+  labels.forEach((children, i) => {
+    const input = element("input", { type: "radio", name: group, value: String(i) });
+    input.checked = i === chosen;
+    const share = options.shares?.[i];
+    const label = element("label", {}, input, ...children);
+    if (share !== undefined) label.style.setProperty("--share", share.toFixed(3));
+    input.addEventListener("change", () => options.onChoose((chosen = i)));
+    label.addEventListener("mouseenter", () => options.onHover?.(i));
+    label.addEventListener("mouseleave", () => options.onHover?.(chosen));
+    made.append(label);
+  });
+  return made;
+}
+
+/** Return the best results as a list to choose from, each with its score. */
+export function bestList(
+  name: string,
+  results: { text: string; score: number; unsure?: boolean }[],
+  onChoose: (index: number) => void,
+): Node[] {
+  if (results.length < 2) return [];
+  const labels = results.map(({ text, score, unsure }) => [
+    element("span", { dir: "auto" }, text),
+    element("small", {}, `${unsure ? "unsure " : ""}${score.toFixed(3)}`),
+  ]);
+  return [element("h3", {}, `${name}, with their scores`), choices(labels, { name, kind: "best", onChoose })];
+}
+
+/** Return how confident the model is, as the calibration in its file says. */
+export function confidence(
+  result: { meanLogProbability: number; unsure?: boolean },
+  unit: string,
+): HTMLElement {
+  const mean = `${Math.round(100 * Math.exp(result.meanLogProbability))}% per ${unit}`;
+  if (result.unsure) {
+    const text = `Unsure: the model is less confident than it usually is (${mean}).`;
+    return note(text, "unsure");
+  }
+  const usual = result.unsure === false ? ", usual for this model" : "";
+  return note(`Confidence ${mean}${usual}.`);
+}

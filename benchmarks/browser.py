@@ -1,0 +1,208 @@
+"""The page of apps/browser in Chromium, beside Python's LiteRT with one thread.
+
+    python benchmarks/browser.py --images FOLDER --sentences FILE
+
+Build the page first: see apps/browser/README.md. For each of the two tools, the figures
+are the bytes that a local server sends and the seconds until the first result, on a
+first visit and on a second one; the seconds per photograph and per sentence, for which
+browser and Python take turns; and the peak memory of the tab. Both run the file that
+the page contains. The results are compared: equal texts, and the largest difference of
+scores. `--isolated` sends the headers with which the page uses threads.
+"""
+
+import argparse
+import base64
+import functools
+import http.server
+import json
+import shutil
+import statistics
+import threading
+import time
+from pathlib import Path
+
+from keras_attention_apps.captioner import LiteCaptioner
+from keras_attention_apps.nmt import LiteTranslator
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "build" / "browser"
+ISOLATION = (
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Embedder-Policy", "require-corp"),
+)
+# How the first result of each tool is asked for, and where it appears.
+TOOLS = {
+    "captioner": ("#sample", "#captioner h2"),
+    "translator": ("#examples button", "#translator h2"),
+}
+# Runs the model of a page on an input: a text, or an image in base64.
+RUN = """async ([kind, input]) => {
+    const {load} = await import("/keras-attention.js");
+    globalThis.models ??= {};
+    const model = globalThis.models[kind] ??= await load(`/models/${kind}.tflite`);
+    const isImage = kind == "captioner";
+    const address = `data:image/jpeg;base64,${input}`;
+    const given = isImage ? await (await fetch(address)).blob() : input;
+    const start = performance.now();
+    const [best] = await (isImage ? model.caption(given) : model.translate(given));
+    return [(performance.now() - start) / 1000, best.text, best.score];
+}"""
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves the page, and counts the bytes of the files."""
+
+    protocol_version = "HTTP/1.1"
+    # The same for all requests.
+    fixed_headers = ()
+    sent = 0
+
+    def end_headers(self):
+        for name, value in self.fixed_headers:
+            self.send_header(name, value)
+        super().end_headers()
+
+    def copyfile(self, source, outputfile):
+        Handler.sent += Path(source.name).stat().st_size
+        super().copyfile(source, outputfile)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def serve(headers):
+    """Serve the page in threads, and return its address."""
+    Handler.fixed_headers = headers
+    handler = functools.partial(Handler, directory=PAGE)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}"
+
+
+def first_result(context, address, kind):
+    """Return the megabytes and the seconds until the first result of a visit."""
+    button, result = TOOLS[kind]
+    page = context.new_page()
+    Handler.sent = 0
+    start = time.perf_counter()
+    page.goto(f"{address}/#{kind}")
+    page.click(button)
+    page.wait_for_selector(result, timeout=120_000)
+    seconds = time.perf_counter() - start
+    # What is kept for later is written behind the result.
+    page.wait_for_timeout(1000)
+    page.close()
+    return Handler.sent / 1e6, seconds
+
+
+def visits(browser, address, kind, rounds):
+    """Return the medians of first visits and of second ones."""
+    found = {"first visit": [], "second visit": []}
+    for _ in range(rounds):
+        context = browser.new_context()
+        for visit in found.values():
+            visit.append(first_result(context, address, kind))
+        context.close()
+    return {
+        name: {
+            "megabytes": statistics.median(megabytes for megabytes, _ in visit),
+            "seconds": statistics.median(seconds for _, seconds in visit),
+        }
+        for name, visit in found.items()
+    }
+
+
+def take_turns(page, kind, inputs, run_python):
+    """Run all inputs in the browser and in Python; return times and comparison."""
+    times = {"browser": [], "Python": []}
+    equal, difference, others = 0, 0.0, []
+    for given in inputs:
+        is_path = isinstance(given, Path)
+        sent = base64.b64encode(given.read_bytes()).decode() if is_path else given
+        seconds, text, score = page.evaluate(RUN, [kind, sent])
+        times["browser"].append(seconds)
+        start = time.perf_counter()
+        expected = run_python(given)
+        times["Python"].append(time.perf_counter() - start)
+        if text == expected.text:
+            equal += 1
+            difference = max(difference, abs(score - expected.score))
+        else:
+            others.append([str(given), text, expected.text])
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return {
+        "seconds": medians,
+        "ratio": medians["browser"] / medians["Python"],
+        "equal": f"{equal} of {len(inputs)}",
+        "largest difference of equal ones": difference,
+        "different": others,
+    }
+
+
+def tab_memory():
+    """Return the peak resident memory of the largest tab, in megabytes."""
+    peaks = [0]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+            status = (process / "status").read_text()
+        except OSError:
+            continue
+        if b"--type=renderer" in command:
+            line = next(x for x in status.splitlines() if x.startswith("VmHWM"))
+            peaks.append(int(line.split()[1]) / 1000)
+    return max(peaks)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--images", type=Path, nargs="*", default=[])
+    parser.add_argument("--sentences", type=Path)
+    parser.add_argument("--count", type=int, help="images and sentences, each")
+    parser.add_argument("--rounds", type=int, default=3, help="of the visits")
+    parser.add_argument("--isolated", action="store_true")
+    options = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    address = serve(ISOLATION if options.isolated else ())
+    images = [
+        path
+        for folder in options.images or [ROOT / "docs"]
+        for path in sorted(folder.glob("*.jpg"))[: options.count]
+    ]
+    lines = ["Two dogs are playing in the snow."]
+    if options.sentences:
+        lines = options.sentences.read_text(encoding="utf-8").splitlines()
+    captioner, translator = (
+        kind(PAGE / f"models/{name}.tflite", threads=1)
+        for name, kind in [
+            ("captioner", LiteCaptioner),
+            ("translator", LiteTranslator),
+        ]
+    )
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        report = {
+            kind: visits(browser, address, kind, options.rounds) for kind in TOOLS
+        }
+        runs = [
+            ("captioner", images, captioner.caption),
+            ("translator", lines[: options.count], translator.translate),
+        ]
+        for kind, inputs, run_python in runs:
+            page = browser.new_page()
+            page.goto(f"{address}/LICENSES.txt")
+            # The first results include loading, and code that is not yet optimised.
+            for given in inputs[:3]:
+                take_turns(page, kind, [given], run_python)
+            report[kind] |= take_turns(page, kind, inputs, run_python)
+            report[kind]["peak memory of the tab in MB"] = tab_memory()
+            page.close()
+        browser.close()
+    print(json.dumps(report, indent=2, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Translators of every kind in the library of apps/browser, beside Python."""
+
+import base64
+
+import numpy as np
+import pytest
+from keras_attention_apps.nmt import LiteTranslator
+from keras_attention_apps.nmt.commands import export
+
+from .conftest import untrained
+
+pytest.importorskip("ai_edge_litert")
+pytestmark = pytest.mark.browser
+
+# Words to copy, a sentence that is cut, an empty one, and two.
+SENTENCES = ("the dog sees Zürich 2024", "a red cat " * 9, "", "The dog. The cat.")
+
+
+@pytest.mark.parametrize(
+    ("attention", "options"),
+    [("luong", {"copy": True}), ("bahdanau", {}), ("none", {})],
+    ids=["copying", "bahdanau", "none"],
+)
+def test_translations_are_those_of_python(
+    library, subwords, attention, options, tmp_path, monkeypatch
+):
+    # Convert two signatures instead of seven.
+    monkeypatch.setattr(export, "LENGTHS", (8,))
+    path = tmp_path / "tiny.tflite"
+    translator = untrained(subwords, attention, **options)
+    search = translator.search_options(beam_size=3)
+    export.save_lite_translator(translator, path, search=search, quantize="none")
+    expected = list(LiteTranslator(path).translate_each(SENTENCES, n_best=2))
+
+    found = library(
+        """async ([model, sentences]) => {
+            const bytes = Uint8Array.from(atob(model), x => x.charCodeAt(0));
+            const translator = await library.load(bytes.buffer);
+            const found = [];
+            for (const sentence of sentences) {
+                found.push(await translator.translate(sentence, {nBest: 2}));
+            }
+            return found;
+        }""",
+        [base64.b64encode(path.read_bytes()).decode(), SENTENCES],
+    )
+
+    for several, others in zip(found, expected, strict=True):
+        for one, other in zip(several, others, strict=True):
+            assert one["text"] == other.text
+            assert one["words"] == other.words
+            assert one["subwords"] == other.subwords
+            assert one["cut"] == other.cut
+            assert one["score"] == pytest.approx(other.score, abs=1e-3)
+            assert [tuple(pair) for pair in one["alignment"]] == other.alignment
+            weights = np.reshape(one["weights"], other.weights.shape)
+            np.testing.assert_allclose(weights, other.weights, atol=1e-3)
