@@ -15,6 +15,8 @@ SMOOTHING = 0.5
 TOLERANCE = 1e-6
 # Background of a word with the largest weight; that of a weight of zero is white.
 DARKEST = np.array([8, 81, 156])
+# Share of the largest weight from which a word has a background.
+SMALLEST_SHARE = 0.02
 # Share of the largest weight above which white letters are easier to read than black.
 WHITE_LETTERS = 0.77
 
@@ -220,7 +222,8 @@ def attention_text(
     """Text whose words are highlighted by their attention weights, as HTML.
 
     A notebook shows the result if it is the last expression of a cell. The background
-    of a word is the darker, the larger its weight is.
+    of a word is the darker, the larger its weight is; a word whose weight is nearly
+    zero has none.
 
     Args:
         words: The words of a text, or a list of texts, each a list of its words.
@@ -290,11 +293,12 @@ def _paragraph(words, weights, title, underlined, vmax):
         )
     spans = []
     for word, weight, share, line in zip(words, weights, shares, lines, strict=True):
-        red, green, blue = np.rint(255 + share * (DARKEST - 255)).astype(int)
-        style = (
-            f"background:rgb({red},{green},{blue});padding:0.1em 0.2em;"
-            f"color:{'white' if share > WHITE_LETTERS else 'black'}"
-        )
+        style = "padding:0.1em 0.2em"
+        # Without a background, words that hardly count suit light and dark pages.
+        if share >= SMALLEST_SHARE:
+            red, green, blue = np.rint(255 + share * (DARKEST - 255)).astype(int)
+            letters = "white" if share > WHITE_LETTERS else "black"
+            style += f";background:rgb({red},{green},{blue});color:{letters}"
         tag = "u" if line else "span"
         text = html.escape(word)
         spans.append(f'<{tag} style="{style}" title="{weight:.2f}">{text}</{tag}>')
