@@ -1,5 +1,7 @@
 """Properties of the backends, and functions that suit each of them."""
 
+import contextlib
+import contextvars
 import functools
 import math
 import sys
@@ -13,10 +15,27 @@ USUAL_LENGTH = 1024
 # Maximum number of scores for which elementwise products and sums are the fastest.
 FEW_SCORES = 2**12
 
+_for_litert = contextvars.ContextVar("for_litert", default=False)
+
+
+@contextlib.contextmanager
+def tracing_for_litert():
+    """Context in which TensorFlow traces graphs for LiteRT."""
+    token = _for_litert.set(True)
+    try:
+        yield
+    finally:
+        _for_litert.reset(token)
+
+
+def traces_for_litert():
+    """Return whether TensorFlow is tracing a graph that LiteRT will run."""
+    return _for_litert.get()
+
 
 def traces_for_cpu():
-    """Return whether TensorFlow is tracing a graph that runs on a CPU."""
-    if keras.backend.backend() != "tensorflow":
+    """Return whether TensorFlow is tracing a graph that it will run on a CPU."""
+    if keras.backend.backend() != "tensorflow" or traces_for_litert():
         return False
     import tensorflow as tf
 
@@ -60,6 +79,16 @@ def softmax(x):
     if traces_for_cpu() and has_few_scores(x.shape, x.dtype):
         return ops.exp(ops.log_softmax(x, axis=-1))
     return ops.softmax(x, axis=-1)
+
+
+def take(x, indices):
+    """Return `x[indices]` along the first axis, for indices that are not negative."""
+    if keras.backend.backend() != "tensorflow":
+        return ops.take(x, indices, axis=0)
+    import tensorflow as tf
+
+    # Keras corrects negative indices, which takes three operations.
+    return tf.gather(x, indices)
 
 
 def project_rows(dense, x):

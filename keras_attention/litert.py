@@ -9,6 +9,8 @@ from typing import Any
 
 import keras
 
+from keras_attention.backends import tracing_for_litert
+from keras_attention.litert_operators import simplify_operators
 from keras_attention.litert_quantization import quantize_weights
 
 QUANTIZATIONS = (None, "float16", "int8")
@@ -80,9 +82,11 @@ def convert_to_litert(
         )
     import tensorflow as tf
 
-    frozen = {
-        name: _frozen(function, specs) for name, (function, specs) in signatures.items()
-    }
+    with tracing_for_litert():
+        frozen = {
+            name: _frozen(function, specs)
+            for name, (function, specs) in signatures.items()
+        }
     with tempfile.TemporaryDirectory() as folder, _without_warnings():
         tf.saved_model.save(
             tf.Module(),
@@ -105,6 +109,7 @@ def convert_to_litert(
                 "a function has operations for which LiteRT has no operator. "
                 f"Received: {missing[1].strip()}"
             ) from error
+    model = simplify_operators(model)
     return quantize_weights(model, quantize) if quantize else model
 
 

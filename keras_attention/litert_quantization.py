@@ -4,14 +4,12 @@ import functools
 
 import numpy as np
 
+from keras_attention.litert_operators import EditedModel
+
 # Smaller matrices stay in float32.
 MIN_WEIGHTS = 1024
 
 MAX_FLOAT16 = 65504
-
-# Minimum versions of the operators: FULLY_CONNECTED with one scale for each output, and
-# DEQUANTIZE from float16.
-MIN_VERSIONS = {"FULLY_CONNECTED": 12, "DEQUANTIZE": 3}
 
 
 def quantize_weights(model, precision):
@@ -37,33 +35,24 @@ def quantize_weights(model, precision):
     Returns:
         The bytes of the quantised model.
     """
-    import flatbuffers
-    from tensorflow.lite.python import schema_py_generated as schema
-
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(model, 0))
-    quantizer = _Quantizer(model, schema, precision)
-    for graph in model.subgraphs:
+    quantizer = _Quantizer(model, precision)
+    for graph in quantizer.model.subgraphs:
         quantizer.quantize(graph)
     quantizer.clear_unused_buffers()
-    builder = flatbuffers.Builder()
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return quantizer.to_bytes()
 
 
-class _Quantizer:
-    """Quantises the weights of a model; shared weights stay shared.
+class _Quantizer(EditedModel):
+    """Quantises the weights of a model; shared weights stay shared."""
 
-    Tensors, operators and buffers have numbers, as in the file.
-    """
-
-    def __init__(self, model, schema, precision):
-        self.model, self.schema = model, schema
+    def __init__(self, model, precision):
+        super().__init__(model)
         # Cache: (float32 buffer, dtype) -> result of `converted`.
         self.copies = {}
         # Buffers of matrices that become 8-bit integers.
         self.eight_bits = {
             graph.tensors[operator.inputs[1]].buffer
-            for graph in model.subgraphs
+            for graph in self.model.subgraphs
             for operator in graph.operators
             if precision == "int8" and self.is_a(operator, "FULLY_CONNECTED")
         }
@@ -102,12 +91,6 @@ class _Quantizer:
             and np.prod(tensor.shape) >= MIN_WEIGHTS
             and np.abs(self.values(tensor)).max() <= MAX_FLOAT16
         )
-
-    def is_a(self, operator, name):
-        """Return whether an operator is of a kind."""
-        code = self.model.operatorCodes[operator.opcodeIndex]
-        kind = max(code.builtinCode, code.deprecatedBuiltinCode)
-        return kind == getattr(self.schema.BuiltinOperator, name)
 
     def looks_up(self, operator):
         """Return whether an operator takes rows of a table."""
@@ -161,32 +144,6 @@ class _Quantizer:
             self.operator("MUL", [floats, factors], output),
         ]
 
-    def operator(self, name, inputs, output):
-        """Return a new operator."""
-        operator = self.schema.OperatorT()
-        operator.opcodeIndex = self.operator_code(name)
-        operator.inputs, operator.outputs = inputs, [output]
-        return operator
-
-    def operator_code(self, name):
-        """Return the number of a kind of operator, which is added if there is none."""
-        version = MIN_VERSIONS.get(name, 1)
-        kind = getattr(self.schema.BuiltinOperator, name)
-        for number, code in enumerate(self.model.operatorCodes):
-            if max(code.builtinCode, code.deprecatedBuiltinCode) == kind:
-                code.version = max(code.version, version)
-                return number
-        code = self.schema.OperatorCodeT()
-        code.builtinCode = code.deprecatedBuiltinCode = kind
-        code.version = version
-        self.model.operatorCodes.append(code)
-        return len(self.model.operatorCodes) - 1
-
-    def values(self, tensor):
-        """Return the array of a constant float32 tensor."""
-        data = np.asarray(self.model.buffers[tensor.buffer].data, "uint8")
-        return data.view("float32").reshape(tensor.shape)
-
     def add_copy(self, graph, tensor, dtype):
         """Add a copy of a constant tensor in float16 or 8 bits to a graph.
 
@@ -223,23 +180,6 @@ class _Quantizer:
         # the file.
         quantization.Pack = functools.cache(quantization.Pack)
         return buffer, self.add_buffer(scales), quantization
-
-    def add_buffer(self, values):
-        """Add a buffer with an array, and return its number."""
-        buffer = self.schema.BufferT()
-        buffer.data = values.ravel().view("uint8")
-        self.model.buffers.append(buffer)
-        return len(self.model.buffers) - 1
-
-    def add_tensor(self, graph, name, dtype, shape, buffer=0):
-        """Add a tensor to a graph, and return its number."""
-        tensor = self.schema.TensorT()
-        tensor.name = name + b"/" + dtype.lower().encode()
-        tensor.shape, tensor.hasRank = shape, True
-        tensor.type = getattr(self.schema.TensorType, dtype)
-        tensor.buffer = buffer
-        graph.tensors.append(tensor)
-        return len(graph.tensors) - 1
 
     def clear_unused_buffers(self):
         """Empty the buffers in float32 that no tensor has any more."""

@@ -34,6 +34,11 @@ def is_zero(size):
     return isinstance(size, int) and size == 0
 
 
+def is_one(size):
+    """Return whether a size is known to be one."""
+    return isinstance(size, int) and size == 1
+
+
 def may_be_zero(size):
     """Return whether a size is zero, or not known before a graph runs."""
     return size is None or is_zero(size)

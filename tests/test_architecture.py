@@ -34,8 +34,9 @@ BELOW = {
     "search": BASICS | {"ops"},
     "losses": BASICS | {"ops"},
     "metrics": BASICS | {"losses"},
-    "litert": {"litert_quantization"},
-    "litert_quantization": set(),
+    "litert": {"litert_operators", "litert_quantization", "backends"},
+    "litert_operators": set(),
+    "litert_quantization": {"litert_operators"},
     "plots": set(),
     "word_vectors": set(),
 }
@@ -44,7 +45,7 @@ BELOW = {
 TENSORFLOW = {
     f"{LIBRARY}.backends": False,
     f"{LIBRARY}.litert": False,
-    f"{LIBRARY}.litert_quantization": False,
+    f"{LIBRARY}.litert_operators": False,
     f"{LIBRARY}.loops": False,
     f"{APPS}.common.export": False,
     f"{APPS}.common.distribution": False,

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.precision import at_most
-from keras_attention.sizes import at_least_one, index_range
+from keras_attention.sizes import at_least_one, index_range, is_one
 from keras_attention.validation import check_positive_integer, may_be_equal, shapes_of
 
 
@@ -28,7 +28,9 @@ def check_cache(layer, cache, query, value):
     keys = found.get("keys") if isinstance(found, dict) else None
     slots = keys[2] if isinstance(keys, tuple) and len(keys) == 4 else None
     expected = _shapes(layer.memory, query.shape[0], slots)
-    if not _has_shapes(found, expected):
+    # Rows of the same length may share it.
+    shared = {**expected, "length": ()}
+    if not (_has_shapes(found, expected) or _has_shapes(found, shared)):
         expected = ", ".join(f"{name!r} {shape}" for name, shape in expected.items())
         raise ValueError(
             "cache must be the dict of get_initial_cache or of the previous step, for "
@@ -75,6 +77,10 @@ def _has_shapes(found, expected):
 def update_cache(cache, memory, attention_mask):
     """Write the keys and values of new steps into the next free slots of a cache.
 
+    If the cache has one length for all rows, `()`, a single step without mask is
+    written as a slice, which is faster than a slot for each row. Beyond the last slot,
+    it replaces that.
+
     Args:
         cache: Dict as `initial_cache` returns it.
         memory: Dict that the `MultiHeadMemory` returned for the steps.
@@ -83,21 +89,40 @@ def update_cache(cache, memory, attention_mask):
     Returns:
         The cache, the memory of its slots, and the mask of those that a step may see.
     """
+    slots = index_range(cache["keys"].shape[2])
+    length, longest = cache["length"], cache["keys"].shape[2]
+    if len(length.shape) == 0 and _is_unmasked_step(memory):
+        memory = {
+            name: ops.slice_update(
+                cache[name],
+                (0, 0, at_most(length, longest - 1), 0),
+                ops.cast(memory[name], cache[name].dtype),
+            )
+            for name in ("keys", "values")
+        }
+        updated = {**memory, "length": at_most(length + 1, longest)}
+        mask = ops.reshape(slots <= length, (1, 1, 1, -1))
+        return updated, memory, combine_masks(attention_mask, mask)
+    length = ops.reshape(length, (-1,))
     batch, _, steps, _ = ops.shape(memory["keys"])
     kept = memory.get("mask", ops.ones((batch, steps), "bool"))
     counted = ops.cast(ops.cumsum(ops.cast(kept, "int32"), axis=1), "int32")
-    last = cache["length"][:, None] + counted - 1
+    last = length[:, None] + counted - 1
     added = ops.sum(ops.cast(kept, "int32"), axis=1)
-    length = at_most(cache["length"] + added, cache["keys"].shape[2])
+    length = at_most(length + added, longest)
     updated = {"length": length}
     write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
     for name in ("keys", "values"):
         new = ops.cast(memory[name], cache[name].dtype)
         updated[name] = write(cache[name], new, last, kept)
-    slots = index_range(cache["keys"].shape[2])
     memory = {"keys": updated["keys"], "values": updated["values"]}
     step_mask = slots <= last[:, None, :, None]
     return updated, memory, combine_masks(attention_mask, step_mask)
+
+
+def _is_unmasked_step(memory):
+    """Return whether a memory has a single step, which no row masks."""
+    return is_one(memory["keys"].shape[2]) and "mask" not in memory
 
 
 def _write_steps(cache, new, slots, kept):

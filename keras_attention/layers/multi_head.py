@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from keras_attention.backends import project_rows
+from keras_attention.backends import project_rows, traces_for_litert
 from keras_attention.layers import base
 from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.attention_axes import AttentionAxes
@@ -26,6 +26,7 @@ from keras_attention.layers.projections import serialize_options, take_options
 from keras_attention.layers.weightings import get_weighting, is_plain_softmax
 from keras_attention.ops import sliding_windows
 from keras_attention.ops.heads import (
+    biased_softmax,
     causal_mask,
     fused_heads,
     head_scores,
@@ -325,7 +326,7 @@ class MultiHeadAttention(BaseAttention):
             key,
             value_mask=value_mask,
             key_mask=key_mask,
-            start=None if cache is None else cache["length"],
+            start=None if cache is None else ops.reshape(cache["length"], (-1,)),
         )
         query_positions = memory.get("positions") if is_self else None
         if cache is not None:
@@ -491,8 +492,10 @@ class SelfAttention(MultiHeadAttention):
 
     All shapes are fixed and every tensor of the cache has the batch first, so the loop
     compiles, and a search can gather rows. Masked steps and steps beyond `max_length`
-    are not stored, so each row may have its own length. The weights have one entry for
-    each slot of the cache: `(batch, num_heads, max_length)`.
+    are not stored, so each row may have its own length. The weights
+    have one entry for each slot of the cache: `(batch, num_heads, max_length)`. Rows of
+    the same length may share it, as a number, `"length"` of shape `()`. That is faster,
+    but a step beyond `max_length` then replaces the last one.
 
     Call arguments:
         query: Tensor of shape `(batch, query_length, query_dim)`, or one step
@@ -926,6 +929,9 @@ class MultiHeadStep(BaseStep):
             noise: Dict of tensors `(B, N, T, ...)`; empty or `None` for no noise.
             training: Whether the layer trains.
         """
+        is_masked_softmax = mask is not None and is_plain_softmax(self.weighting)
+        if is_masked_softmax and traces_for_litert():
+            return {"weights": biased_softmax(scores, mask)}
         weigh = self.weighting.call if self.weighting.casts_weights else self.weighting
         if self.weighting.takes_heads:
             return weigh(scores, mask, {}, noise, training=training)[0]

@@ -5,7 +5,8 @@ Shapes: B batch, M entries of a row.
 
 from keras import ops, tree
 
-from keras_attention.sizes import index_range, is_zero, join_axes
+from keras_attention.backends import take
+from keras_attention.sizes import index_range, is_one, is_zero, join_axes
 
 
 def take_rows(nested, index):
@@ -17,14 +18,15 @@ def take_rows(nested, index):
     if not tensors:
         return nested
     batch, size = ops.shape(tensors[0])[:2]
-    first = size * index_range(batch)
-    places = index + ops.reshape(first, (-1, *[1] * (len(index.shape) - 1)))
+    if not is_one(batch):
+        first = size * index_range(batch)
+        index = index + ops.reshape(first, (-1, *[1] * (len(index.shape) - 1)))
 
-    def take(x):
-        taken = ops.take(join_axes(x), places, axis=0)
+    def take_places(x):
+        taken = take(join_axes(x), index)
         if any(map(is_zero, (*index.shape, *x.shape[2:]))):
             # JAX loses the axes of an empty result.
             return ops.reshape(taken, (*ops.shape(index), *ops.shape(x)[2:]))
         return taken
 
-    return tree.map_structure(take, nested)
+    return tree.map_structure(take_places, nested)

@@ -13,8 +13,10 @@ Reference:
 import keras
 from keras import ops
 
-from keras_attention.backends import has_few_scores
+from keras_attention.backends import has_few_scores, softmax
 from keras_attention.ops.masks import clear_masked
+from keras_attention.ops.precision import at_least_float32
+from keras_attention.ops.rows import LOWEST
 from keras_attention.sizes import index_range, may_be_zero
 
 
@@ -93,6 +95,19 @@ def causal_mask(query, keys):
     """Return the mask of the positions up to each query, `(1, 1, T, S)`."""
     t, s = (index_range(ops.shape(x)[2]) for x in (query, keys))
     return t[None, None, :, None] >= s
+
+
+def biased_softmax(scores, mask):
+    """Return the masked softmax of finite scores, by few operators of LiteRT.
+
+    Args:
+        scores: `(B, N, T, S)`.
+        mask: Boolean, broadcastable to the scores.
+    """
+    scores = at_least_float32(scores)
+    weights = softmax(scores + ops.where(mask, 0.0, LOWEST))
+    # Where no position is valid, the weights are zero.
+    return weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), weights.dtype)
 
 
 def fused_heads(query, keys, values, mask, bias, causal):

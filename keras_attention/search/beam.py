@@ -21,6 +21,7 @@ from keras_attention.search.nested_tensors import (
     batch_of,
     concatenate,
     repeat_for_hypotheses,
+    take_steps,
     write,
 )
 from keras_attention.search.ranking import Ranking, best_first
@@ -30,6 +31,7 @@ from keras_attention.search.step import (
     order_constraints,
     weights_template,
 )
+from keras_attention.sizes import is_one
 from keras_attention.typing import Nested, Step, Tensor, Tensors
 from keras_attention.validation import check_boolean, check_positive_integer
 
@@ -383,7 +385,7 @@ class Beam:
 
     def _limited(self, before, after):
         """Return the carry after a step; rows at their limit keep their hypotheses."""
-        if isinstance(self.limit, int):
+        if isinstance(self.limit, int) or is_one(before["done"].shape[0]):
             # The loop ends at the limit, for all rows.
             return after
 
@@ -439,37 +441,37 @@ class Beam:
         exists = is_possible(chosen["log_probs"])
         lengths = ops.where(exists, chosen["lengths"], 0)
 
-        def trace(slots, step):
-            within = step["t"] < lengths
-            before = ops.logical_and(within, step["t"] < chosen["steps"])
-            alive = take_rows(step["alive"], slots)
-            # The history holds alive hypotheses only, without the end token.
-            token_ids = ops.where(before, alive["token_ids"], self.end)
-            token_log_probs = ops.where(
-                before, alive["token_log_probs"], chosen["token_log_probs"]
-            )
-            slots = ops.where(before, alive["parents"], slots)
-            weights = take_rows(step["weights"], slots)
-            outputs = {
-                "token_ids": token_ids,
-                "token_log_probs": ops.where(within, token_log_probs, 0.0),
-                "weights": ops.where(within[..., None], weights, 0.0),
-            }
-            return slots, outputs
+        history, steps = carry["history"], ops.arange(self.max_length, dtype="int32")
 
-        steps = ops.arange(self.max_length, dtype="int32")
-        backwards = tree.map_structure(
-            lambda x: ops.flip(x, axis=0), {**carry["history"], "t": steps}
+        def trace(slots, step):
+            before = step["t"] < chosen["steps"]
+            parents = ops.where(before, take_rows(step["parents"], slots), slots)
+            return parents, (slots, parents)
+
+        backwards = {"t": steps, "parents": history["alive"]["parents"]}
+        backwards = tree.map_structure(lambda x: ops.flip(x, axis=0), backwards)
+        _, traced = loops.scan(trace, chosen["parents"], backwards)
+        # The slot of each hypothesis after each step, and that before it, `(L, B, K)`.
+        slots, parents = (ops.flip(x, axis=0) for x in traced)
+        t = steps[:, None, None]
+        within, before = t < lengths, t < ops.minimum(lengths, chosen["steps"])
+        # The history holds alive hypotheses only, without the end token.
+        alive = take_steps(history["alive"], slots)
+        token_log_probs = ops.where(
+            before, alive["token_log_probs"], chosen["token_log_probs"]
         )
-        _, found = loops.scan(trace, chosen["parents"], backwards)
-        found = tree.map_structure(lambda x: ops.flip(x, axis=0), found)
+        found = {
+            "token_ids": ops.where(before, alive["token_ids"], self.end),
+            "token_log_probs": ops.where(within, token_log_probs, 0.0),
+            "weights": ops.where(
+                within[..., None], take_steps(history["weights"], parents), 0.0
+            ),
+        }
         return {
-            "token_ids": ops.moveaxis(found["token_ids"], 0, -1),
+            **{name: ops.moveaxis(x, 0, 2) for name, x in found.items()},
             "lengths": lengths,
             "scores": ops.where(exists, chosen["scores"], IMPOSSIBLE),
             "log_probs": chosen["log_probs"],
-            "token_log_probs": ops.moveaxis(found["token_log_probs"], 0, -1),
-            "weights": ops.moveaxis(found["weights"], 0, -2),
             "finite": carry["finite"],
         }
 

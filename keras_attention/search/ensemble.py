@@ -1,5 +1,6 @@
 """Ensembles: the average of several models as a step function."""
 
+import functools
 import math
 from collections.abc import Iterable
 
@@ -86,8 +87,6 @@ def ensemble_step(
                     f"steps must agree in the size of their {name}. Received: {sizes}"
                 )
         log_probs = [ops.cast(x, "float32") for x in log_probs]
-        # NaN is kept, and the search reports it.
-        log_probs = [ops.where(is_impossible(x), -math.inf, x) for x in log_probs]
         mean = _arithmetic if combine == "probabilities" else _geometric
         attention = [
             share * ops.cast(x, "float32")
@@ -117,11 +116,15 @@ def _shares(weights, count):
 
 
 def _arithmetic(log_probs, shares):
-    shared = [x + math.log(share) for x, share in zip(log_probs, shares, strict=True)]
-    return ops.logsumexp(ops.stack(shared), axis=0)
+    # It is finite if all are minus infinity, whose difference would be NaN. NaN itself
+    # is kept, and the search reports it.
+    largest = functools.reduce(ops.maximum, log_probs, IMPOSSIBLE)
+    pairs = zip(shares, log_probs, strict=True)
+    return largest + ops.log(sum(share * ops.exp(x - largest) for share, x in pairs))
 
 
 def _geometric(log_probs, shares):
+    log_probs = [ops.where(is_impossible(x), -math.inf, x) for x in log_probs]
     joint = sum(share * x for share, x in zip(shares, log_probs, strict=True))
     numbers = ops.where(joint < math.inf, joint, -math.inf)
     normalizer = ops.logsumexp(numbers, axis=-1, keepdims=True)

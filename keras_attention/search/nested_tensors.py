@@ -4,7 +4,8 @@ import math
 
 from keras import ops, tree
 
-from keras_attention.sizes import is_zero
+from keras_attention.ops.gathering import take_rows
+from keras_attention.sizes import is_one, is_zero, join_axes
 
 
 def batch_of(nested):
@@ -50,7 +51,17 @@ def write(history, t, entry):
 
     `t` is one step for each row, `(B,)`, or one for all.
     """
-    rows = ops.arange(batch_of(entry), dtype="int32")
+    batch = batch_of(entry)
+    if is_one(batch):
+        t = ops.reshape(t, ())
+
+        def put_slice(past, x):
+            if any(map(is_zero, x.shape)):
+                return past
+            return ops.slice_update(past, [t, *[0] * len(x.shape)], x[None])
+
+        return tree.map_structure(put_slice, history, entry)
+    rows = ops.arange(batch, dtype="int32")
     places = ops.stack([ops.broadcast_to(t, ops.shape(rows)), rows], axis=-1)
 
     def put(past, x):
@@ -64,3 +75,13 @@ def write(history, t, entry):
         return ops.scatter_update(past, places, x)
 
     return tree.map_structure(put, history, entry)
+
+
+def take_steps(history, index):
+    """Return `x[t, b, index[t, b, ...]]` for a nested history `(L, B, M, ...)`."""
+    rows = tree.map_structure(join_axes, history)
+    taken = take_rows(rows, join_axes(index))
+    leading = ops.shape(index)
+    return tree.map_structure(
+        lambda x: ops.reshape(x, (*leading, *ops.shape(x)[2:])), taken
+    )

@@ -2,13 +2,12 @@
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 from keras import ops
 
-from keras_attention.ops.log_probs import IMPOSSIBLE
+from keras_attention.ops.log_probs import finite_log_probs
 from keras_attention.search.constraints import (
     Constraint,
     Prefix,
@@ -55,11 +54,7 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
 
     def constrained(token_ids, state):
         log_probs, model_state, weights = call_step(step, token_ids, state["model"])
-        log_probs = ops.cast(log_probs, "float32")
-        # `NaN < inf` is false.
-        numbers = log_probs < math.inf
-        log_probs = ops.where(numbers, log_probs, IMPOSSIBLE)
-        log_probs = ops.maximum(log_probs, IMPOSSIBLE)
+        log_probs, finite = finite_log_probs(ops.cast(log_probs, "float32"))
         size, length = log_probs.shape[-1], state["length"]
         _check_token("start", start, size)
         _check_token("end", end, size)
@@ -76,7 +71,7 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
         state = {
             "model": model_state,
             "length": length + 1,
-            "finite": ops.all(numbers, axis=-1),
+            "finite": finite,
             "constraints": states,
         }
         return log_probs, state, weights

@@ -127,6 +127,42 @@ def test_steps_beyond_the_last_slot_are_not_remembered(rng):
         assert (one[1, :, 1:] != 0).all() and (other[1, :, 1:] == 0).all()
 
 
+def test_rows_of_one_length_may_share_it(rng):
+    layer, x = biased(causal=True, value_dim=VALUE_DIM), draw(rng, SEQUENCE)
+    expected, _, full = stepped(layer, x)
+    cache = layer.get_initial_cache(BATCH, POSITIONS)
+    cache["length"] = cache["length"][0]
+
+    for step in range(POSITIONS):
+        output, cache = layer(x[:, step], cache=cache)
+        np.testing.assert_allclose(*numpy([output, expected[:, step]]), atol=1e-6)
+
+    assert ops.convert_to_numpy(cache["length"]) == POSITIONS
+    for name in ("keys", "values"):
+        known = full[name][:, :, :POSITIONS]
+        np.testing.assert_allclose(*numpy([cache[name], known]), atol=1e-6)
+
+    _, beyond = layer(x[:, 0], cache=cache)
+    assert ops.convert_to_numpy(beyond["length"]) == POSITIONS
+    for name in ("keys", "values"):
+        one, other = numpy([beyond[name], cache[name]])
+        np.testing.assert_array_equal(one[:, :, :-1], other[:, :, :-1])
+        np.testing.assert_allclose(one[:, :, -1], other[:, :, 0], atol=1e-6)
+
+
+def test_a_mask_separates_rows_that_shared_a_length(rng):
+    layer, x = biased(causal=True), draw(rng, SEQUENCE)
+    cache = layer.get_initial_cache(BATCH, SLOTS)
+    shared = {**cache, "length": cache["length"][0]}
+    mask = np.array([True, False])
+
+    _, expected = layer(x[:, 0], query_mask=mask, cache=cache)
+    _, found = layer(x[:, 0], query_mask=mask, cache=shared)
+
+    for name in expected:
+        np.testing.assert_array_equal(*numpy([found[name], expected[name]]))
+
+
 def test_implicit_mask_reaches_a_step_with_a_cache(rng):
     layer = biased(causal=True)
     token_ids, x = embedded(rng, QUERY_DIM, BATCH, POSITIONS)
@@ -260,8 +296,8 @@ def test_a_dict_that_is_no_memory_is_named(rng, make, built):
         (lambda cache: {}, "'keys' .* Received: {}"),
         (lambda cache: {**cache, "keys": None}, "Received: {'keys': None"),
         (
-            lambda cache: {**cache, "length": cache["length"][:1]},
-            r"'length' \(2,\). Received: .*'length': \(1,\)",
+            lambda cache: {**cache, "length": ops.zeros((3,), "int32")},
+            r"'length' \(2,\). Received: .*'length': \(3,\)",
         ),
         (
             lambda cache: {name: x[:1] for name, x in cache.items()},

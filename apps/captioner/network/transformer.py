@@ -7,7 +7,12 @@ import keras
 from keras import ops
 from keras_attention_apps.captioner.network.base import CaptionNetwork
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network.transformer import TransformerDecoder, embed
+from keras_attention_apps.common.network.transformer import (
+    TransformerDecoder,
+    embed,
+    embed_step,
+    position_table,
+)
 
 from keras_attention import PositionEncoding
 
@@ -74,10 +79,14 @@ class TransformerCaptioner(CaptionNetwork):
 
     def begin(self, inputs, max_length):
         regions = self.regions(inputs, training=False)
-        caches = self.decoder.get_initial_cache(ops.shape(regions)[0], max_length)
-        return self.decoder.memory(regions), caches
+        cache = self.decoder.get_initial_cache(ops.shape(regions)[0], max_length)
+        memory = {
+            "layers": self.decoder.memory(regions),
+            "positions": position_table(self.embedding, self.positions, max_length),
+        }
+        return memory, cache
 
     def advance(self, token_ids, state, memory):
-        embedded = embed(self.embedding, self.positions, token_ids, state[0]["length"])
-        hidden, state, weights = self.decoder.step(embedded, state, memory)
+        embedded = embed_step(self.embedding, memory["positions"], token_ids, state)
+        hidden, state, weights = self.decoder.step(embedded, state, memory["layers"])
         return hidden, state, {"weights": weights}

@@ -11,24 +11,48 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention import SelfAttention
 
 
-def embed(embedding, positions, token_ids, start=None):
+def embed(embedding, positions, token_ids):
     """Return token embeddings, scaled by the square root of E, with their positions.
 
     Args:
         embedding: The embedding layer.
         positions: The `PositionEncoding`.
-        token_ids: `(..., T)`, or single steps `(...)` if there is a `start`.
-        start: The positions of single steps, of the shape of `token_ids`.
+        token_ids: `(..., T)`.
 
     Returns:
-        `(..., T, E)`, or `(..., E)` for single steps.
+        `(..., T, E)`.
     """
-    scale = embedding.output_dim**0.5
-    if start is None:
-        return positions(embedding(token_ids) * scale)
-    rows = embedding(ops.reshape(token_ids, (-1,))) * scale
-    rows = positions(rows, start=ops.reshape(start, (-1,)))
-    return ops.reshape(rows, (*ops.shape(token_ids), rows.shape[-1]))
+    return positions(embedding(token_ids) * embedding.output_dim**0.5)
+
+
+def position_table(embedding, positions, max_length):
+    """Return the encodings of the first positions, `(max_length, E)`."""
+    zeros = ops.zeros((1, max_length, embedding.output_dim), embedding.compute_dtype)
+    return positions(zeros)[0]
+
+
+def embed_step(embedding, table, token_ids, cache):
+    """Return what `embed` returns for one step of a search, `(B, K, E)`.
+
+    Args:
+        embedding: The embedding layer.
+        table: Result of `position_table`.
+        token_ids: The last tokens, `(B, K)`.
+        cache: Cache of a `TransformerDecoder`.
+    """
+    encodings = ops.take(table, _lengths(cache), axis=0)
+    return embedding(token_ids) * embedding.output_dim**0.5 + encodings
+
+
+def _lengths(cache):
+    """Return the lengths of hypotheses, `(B, K)`, or one number for those of a source.
+
+    In a search, hypotheses of one source have the same length.
+    """
+    lengths = cache["length"]
+    sources = lengths.shape[0]
+    is_one = isinstance(sources, int) and sources == 1
+    return ops.reshape(lengths[:, :1], ()) if is_one else lengths
 
 
 class TransformerLayer(keras.layers.Layer):
@@ -257,38 +281,47 @@ class TransformerDecoder(keras.layers.Layer):
         ]
 
     def get_initial_cache(self, rows, max_length):
-        """Return the empty caches of all layers, tensors `(rows, ...)`."""
-        return [
+        """Return the empty cache of all layers, tensors `(rows, ...)`."""
+        caches = [
             layer.self_attention.get_initial_cache(rows, max_length)
             for layer in self.layers
         ]
+        # All layers have the same length.
+        lengths = [cache.pop("length") for cache in caches]
+        return {"length": lengths[0], "layers": caches}
 
-    def step(self, x, caches, memory):
+    def step(self, x, cache, memory):
         """Run one step of K hypotheses.
 
         Args:
             x: The embedded tokens `(B, K, E)`.
-            caches: Caches of all layers, tensors `(B, K, ...)`.
+            cache: Cache of all layers, tensors `(B, K, ...)`.
             memory: Result of `memory`, of B rows.
 
         Returns:
-            Outputs `(B, K, E)`, the caches, and the weights `(B, K, S)`.
+            Outputs `(B, K, E)`, the cache, and the weights `(B, K, S)`.
         """
         hypotheses = ops.shape(x)[:2]
         rows = tree.map_structure(
-            lambda x: ops.reshape(x, (-1, *ops.shape(x)[2:])), caches
+            lambda x: ops.reshape(x, (-1, *ops.shape(x)[2:])), cache["layers"]
         )
+        length = _lengths(cache)
+        length = ops.reshape(length, (-1,)) if len(length.shape) else length
         following, weights = [], []
         for index, layer in enumerate(self.layers):
             aligns = self._aligns(index)
-            x, cache, attention = layer.step(x, rows[index], memory[index], aligns)
-            following.append(cache)
+            own = {**rows[index], "length": length}
+            x, own, attention = layer.step(x, own, memory[index], aligns)
+            longer = own.pop("length")
+            following.append(own)
             if aligns:
                 weights.append(attention)
-        caches = tree.map_structure(
+        following = tree.map_structure(
             lambda x: ops.reshape(x, (*hypotheses, *ops.shape(x)[1:])), following
         )
-        return self.norm(x), caches, sum(weights) / len(weights)
+        longer = ops.reshape(longer, (hypotheses[0], -1))
+        cache = {"length": ops.broadcast_to(longer, hypotheses), "layers": following}
+        return self.norm(x), cache, sum(weights) / len(weights)
 
     def _aligns(self, index):
         if self.alignment_layer is not None:

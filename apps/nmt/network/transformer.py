@@ -9,6 +9,8 @@ from keras_attention_apps.common.network.transformer import (
     EncoderLayer,
     TransformerDecoder,
     embed,
+    embed_step,
+    position_table,
 )
 from keras_attention_apps.common.text import PAD
 from keras_attention_apps.nmt.network.base import TranslationNetwork
@@ -52,8 +54,8 @@ class SelfAttentionNetwork(TranslationNetwork):
         self.decoder_layers = self.transformer.layers
         self.decoder_norm = self.transformer.norm
 
-    def _embed(self, embedding, token_ids, start=None, training=None):
-        embedded = embed(embedding, self.positions, token_ids, start)
+    def _embed(self, embedding, token_ids, training=None):
+        embedded = embed(embedding, self.positions, token_ids)
         return self.embedding_dropout(embedded, training=training)
 
     def encode(self, source, training=None):
@@ -77,9 +79,13 @@ class SelfAttentionNetwork(TranslationNetwork):
     def start(self, inputs, max_length):
         encoded = self.encode(inputs["source"])
         memory = self.transformer.memory(encoded["values"], encoded["mask"])
+        memory = {
+            "layers": memory,
+            "positions": position_table(self.embedding, self.positions, max_length),
+        }
         rows = ops.shape(inputs["source"])[0]
         return memory, self.transformer.get_initial_cache(rows, max_length)
 
     def advance(self, token_ids, state, memory):
-        x = self._embed(self.embedding, token_ids, state[0]["length"])
-        return self.transformer.step(x, state, memory)
+        x = embed_step(self.embedding, memory["positions"], token_ids, state)
+        return self.transformer.step(x, state, memory["layers"])

@@ -1,0 +1,199 @@
+"""Operators of LiteRT models: editing them, and faster ones with the same results."""
+
+import numpy as np
+
+# Minimum versions of the operators: FULLY_CONNECTED with one scale for each output, and
+# DEQUANTIZE from float16.
+MIN_VERSIONS = {"FULLY_CONNECTED": 12, "DEQUANTIZE": 3}
+
+# Operators that return their input if its shape stays the same and all steps are one.
+RESHAPING = ("RESHAPE", "STRIDED_SLICE")
+
+
+def simplify_operators(model):
+    """Replace operators of a LiteRT model by faster ones with the same results.
+
+    - `LOG_SOFTMAX` is computed number by number. It becomes operators that process many
+      numbers at a time.
+    - A reshape or slice that returns its input, such as that of `x[:, None]`, copies
+      it, so it is removed.
+
+    Args:
+        model: Bytes of a LiteRT model whose weights are float32.
+
+    Returns:
+        The bytes of the model.
+    """
+    model = _Simplifier(model)
+    for graph in model.model.subgraphs:
+        model.replace_log_softmax(graph)
+        model.remove_identities(graph)
+    return model.to_bytes()
+
+
+class EditedModel:
+    """The parts of a LiteRT model, to be changed.
+
+    Tensors, operators and buffers have numbers, as in the file.
+
+    Args:
+        content: Bytes of the model.
+    """
+
+    def __init__(self, content):
+        from tensorflow.lite.python import schema_py_generated as schema
+
+        root = schema.Model.GetRootAsModel(content, 0)
+        self.model, self.schema = schema.ModelT.InitFromObj(root), schema
+
+    def to_bytes(self):
+        """Return the bytes of the changed model."""
+        import flatbuffers
+
+        builder = flatbuffers.Builder()
+        builder.Finish(self.model.Pack(builder), b"TFL3")
+        return bytes(builder.Output())
+
+    def is_a(self, operator, name):
+        """Return whether an operator is of a kind."""
+        code = self.model.operatorCodes[operator.opcodeIndex]
+        kind = max(code.builtinCode, code.deprecatedBuiltinCode)
+        return kind == getattr(self.schema.BuiltinOperator, name)
+
+    def operator(self, name, inputs, output, options=None, **values):
+        """Return a new operator.
+
+        Args:
+            name: Name of its kind.
+            inputs: Numbers of its inputs.
+            output: Number of its output.
+            options: Name of the type of its options, if it has any.
+            **values: Values of the options.
+        """
+        operator = self.schema.OperatorT()
+        operator.opcodeIndex = self.operator_code(name)
+        operator.inputs, operator.outputs = inputs, [output]
+        if options is not None:
+            operator.builtinOptionsType = getattr(self.schema.BuiltinOptions, options)
+            operator.builtinOptions = getattr(self.schema, options + "T")()
+            vars(operator.builtinOptions).update(values)
+        return operator
+
+    def operator_code(self, name):
+        """Return the number of a kind of operator, which is added if there is none."""
+        version = MIN_VERSIONS.get(name, 1)
+        kind = getattr(self.schema.BuiltinOperator, name)
+        for number, code in enumerate(self.model.operatorCodes):
+            if max(code.builtinCode, code.deprecatedBuiltinCode) == kind:
+                code.version = max(code.version, version)
+                return number
+        code = self.schema.OperatorCodeT()
+        code.builtinCode = code.deprecatedBuiltinCode = kind
+        code.version = version
+        self.model.operatorCodes.append(code)
+        return len(self.model.operatorCodes) - 1
+
+    def is_constant(self, tensor):
+        """Return whether a tensor has the same values in every run."""
+        return self.model.buffers[tensor.buffer].data is not None
+
+    def values(self, tensor, dtype="float32"):
+        """Return the array of a constant tensor."""
+        data = np.asarray(self.model.buffers[tensor.buffer].data, "uint8")
+        return data.view(dtype).reshape(tensor.shape)
+
+    def add_buffer(self, values):
+        """Add a buffer with an array, and return its number."""
+        buffer = self.schema.BufferT()
+        buffer.data = values.ravel().view("uint8")
+        self.model.buffers.append(buffer)
+        return len(self.model.buffers) - 1
+
+    def add_tensor(self, graph, name, dtype, shape, buffer=0):
+        """Add a tensor to a graph, and return its number."""
+        tensor = self.schema.TensorT()
+        tensor.name = name + b"/" + dtype.lower().encode()
+        tensor.shape, tensor.hasRank = shape, True
+        tensor.type = getattr(self.schema.TensorType, dtype)
+        tensor.buffer = buffer
+        graph.tensors.append(tensor)
+        return len(graph.tensors) - 1
+
+
+class _Simplifier(EditedModel):
+    """Replaces and removes operators; see `simplify_operators`."""
+
+    def replace_log_softmax(self, graph):
+        """Write the log-softmax of a graph as maximum, exponential, sum and logarithm.
+
+        y = x - max(x)
+        log_softmax(x) = y - log(sum(exp(y)))
+        """
+        operators = []
+        for operator in graph.operators:
+            if self.is_a(operator, "LOG_SOFTMAX"):
+                operators += self.log_softmax(graph, operator)
+            else:
+                operators.append(operator)
+        graph.operators = operators
+
+    def log_softmax(self, graph, operator):
+        """Return the operators that replace a `LOG_SOFTMAX`."""
+        (x,), (output,) = operator.inputs, operator.outputs
+        tensor = graph.tensors[x]
+        shape, sums = list(tensor.shape), [*tensor.shape[:-1], 1]
+        axis = self.add_buffer(np.array([len(shape) - 1], "int32"))
+        axis = self.add_tensor(graph, tensor.name, "INT32", [1], axis)
+        largest, total, normalizer = (
+            self.add_tensor(graph, tensor.name, "FLOAT32", sums) for _ in range(3)
+        )
+        shifted, odds = (
+            self.add_tensor(graph, tensor.name, "FLOAT32", shape) for _ in range(2)
+        )
+        reduce = {"options": "ReducerOptions", "keepDims": True}
+        return [
+            self.operator("REDUCE_MAX", [x, axis], largest, **reduce),
+            self.operator("SUB", [x, largest], shifted, "SubOptions"),
+            self.operator("EXP", [shifted], odds, "ExpOptions"),
+            self.operator("SUM", [odds, axis], total, **reduce),
+            self.operator("LOG", [total], normalizer),
+            self.operator("SUB", [shifted, normalizer], output, "SubOptions"),
+        ]
+
+    def remove_identities(self, graph):
+        """Remove reshapes and slices that change nothing.
+
+        An operator that reads what such an operator returns reads its input instead.
+        """
+        same, kept = {}, []
+        for operator in graph.operators:
+            inputs = [same.get(number, number) for number in operator.inputs]
+            operator.inputs, output = inputs, operator.outputs[0]
+            if self.is_identity(graph, operator) and output not in graph.outputs:
+                same[output] = inputs[0]
+            else:
+                kept.append(operator)
+        graph.operators = kept
+
+    def is_identity(self, graph, operator):
+        """Return whether an operator is a reshape or slice that returns its input."""
+        if not any(self.is_a(operator, name) for name in RESHAPING):
+            return False
+        source, target = (
+            graph.tensors[number]
+            for number in (operator.inputs[0], operator.outputs[0])
+        )
+        if not (_has_known_shape(source) and _has_known_shape(target)):
+            return False
+        if list(source.shape) != list(target.shape):
+            return False
+        if self.is_a(operator, "RESHAPE"):
+            return True
+        strides = graph.tensors[operator.inputs[3]]
+        return self.is_constant(strides) and (self.values(strides, "int32") == 1).all()
+
+
+def _has_known_shape(tensor):
+    """Return whether all sizes of a tensor are known before a run."""
+    signature = tensor.shapeSignature
+    return signature is None or all(size >= 0 for size in signature)
