@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import os
@@ -174,22 +175,25 @@ class Runtime:
         """Run a signature with all threads; returns a dict of arrays."""
         with self._lock:
             if self._sequential is None:
-                self._sequential = self._interpreter(self.threads)
-            return _run(self._sequential, signature, inputs)
+                self._sequential = self._runners(self.threads)
+            # The arrays are copies, so that the next call does not change them.
+            return self._sequential(signature)(**inputs)
 
     def in_parallel(self, signature, **inputs):
         """Run a signature with one thread, concurrently with other calls."""
         try:
-            interpreter = self._idle.get_nowait()
+            runners = self._idle.get_nowait()
         except queue.Empty:
-            interpreter = self._interpreter(1)
+            runners = self._runners(1)
         try:
-            return _run(interpreter, signature, inputs)
+            return runners(signature)(**inputs)
         finally:
-            self._idle.put(interpreter)
+            self._idle.put(runners)
 
-    def _interpreter(self, threads):
-        return self._type(model_path=str(self.path), num_threads=threads)
+    def _runners(self, threads):
+        """Return a function from a signature to its runner in a new interpreter."""
+        interpreter = self._type(model_path=str(self.path), num_threads=threads)
+        return functools.cache(interpreter.get_signature_runner)
 
 
 def _processors():
@@ -197,11 +201,6 @@ def _processors():
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _run(interpreter, signature, inputs):
-    # The arrays of a runner are copies, so that the next call does not change them.
-    return interpreter.get_signature_runner(signature)(**inputs)
 
 
 class LiteTask(Described):

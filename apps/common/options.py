@@ -558,7 +558,7 @@ class ExportOptions:
     output: Positional[Path]
     #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
     format: Format | None = None
-    #: Precision of the weights in a LiteRT file. float16: the default. int8: eight bits
-    #: for dense layers and the embeddings that share their matrices, and float16 for
-    #: convolutions. none: unchanged.
+    #: Precision of the weights in a LiteRT file. int8: the default; eight bits for
+    #: dense layers and the embeddings that share their matrices, and float16 for
+    #: convolutions. float16: larger and slower. none: unchanged.
     quantize: Quantize | None = None

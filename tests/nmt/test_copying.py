@@ -220,7 +220,7 @@ def test_exports_give_the_same(subwords, tmp_path, monkeypatch):
     from keras_attention_apps.nmt.commands import export
     from keras_attention_apps.nmt.commands.export import write_saved_model
 
-    monkeypatch.setattr(export, "LENGTHS", (8,))
+    monkeypatch.setattr(export, "TARGET_LENGTHS", ())
     untrained(subwords, "bahdanau", copy=True).save(tmp_path / "model")
     translator = copy_always(Translator.from_preset(tmp_path / "model"))
     search = {"beam_size": 2, "length_penalty": 1.0}

@@ -23,17 +23,18 @@ pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="conversion needs TensorFlow"
 )
 
-SEARCH = {"beam_size": 3, "length_penalty": 0.8}
-OPTIONS = ["--beam-size", "3", "--length-penalty", "0.8"]
+# With this ratio, 8 is the longest source of translations of up to 16 tokens.
+SEARCH = {"beam_size": 3, "length_penalty": 0.8, "max_length_ratio": 2.0}
+OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in SEARCH.items()]
 # A sentence of one word, one as long as a signature, an empty one, and a long one.
 SENTENCES = ["dog", "the old dog sees a red bird", "", "a red cat " * 9]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_lengths():
-    """Convert two signatures instead of seven."""
+    """Convert two signatures instead of four."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "LENGTHS", (8,))
+        patch.setattr(export, "TARGET_LENGTHS", (16,))
         yield
 
 

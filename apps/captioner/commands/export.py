@@ -133,7 +133,7 @@ def joined(words):
     return text
 
 
-def save_lite_captioner(captioner, path, *, search, quantize="float16", **origin):
+def save_lite_captioner(captioner, path, *, search, quantize="int8", **origin):
     """Write CNN, decoder and beam search as a LiteRT file that `LiteCaptioner` reads.
 
     Its signature `weights` takes `images`, uint8 `(1, size, size, 3)`, and returns the

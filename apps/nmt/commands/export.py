@@ -210,20 +210,27 @@ def is_utf8(sentences):
     return text == sentences
 
 
-# Lengths of sources, in subwords, that have a signature each; up to the longest source.
-LENGTHS = (8, 16, 24, 32, 48, 64, 96)
+# Maximum numbers of tokens of translations for which a LiteRT file has a signature, in
+# addition to that of the longest sources.
+TARGET_LENGTHS = (32, 48, 80)
 
 
-def save_lite_translator(translator, path, *, search, quantize="float16", **origin):
+def save_lite_translator(translator, path, *, search, quantize="int8", **origin):
     """Write network and beam search as a LiteRT file that `LiteTranslator` reads.
 
-    Its signatures `length_8`, `length_16` and so on take `source`, token ids int32
-    `(1, length)` padded with PAD, and return the dict of `keras_attention.beam_search`.
+    Its signatures, such as `length_19`, take `source`, token ids int32 `(1, length)`
+    padded with PAD, and return the dict of `keras_attention.beam_search`.
     """
     import tensorflow as tf
 
     longest = translator.max_length
-    lengths = [*(length for length in LENGTHS if length < longest), longest]
+    # The longest source for each maximum length of a translation.
+    sources = {
+        translator.max_search_length(length, search): length
+        for length in range(1, longest + 1)
+    }
+    lengths = {sources[target] for target in TARGET_LENGTHS if target in sources}
+    lengths = sorted({*lengths, longest})
 
     def found(source, search_model):
         return search_model({"source": source})
