@@ -1,40 +1,45 @@
-"""Throughput of translation, next to JoeyNMT.
+"""Throughput of translation, next to CTranslate2 and JoeyNMT.
 
-Prints the median throughput of greedy search and of beam search with width 5, in
-batches of sentences of similar length, and one by one. Both systems have 8,000
-subwords, random weights, and either
+For greedy search and beam search with width 5, in batches of 64 sentences and one by
+one, on one core and on all, it prints the sentences per second and the processor time
+of a sentence. Every candidate first tries its settings (threads, batch sizes, XLA),
+which are printed, too, and runs with the fastest; then the candidates take turns. The
+last column compares with the fastest of ours: the median of the ratios of all turns.
+
+All have the same network with the same weights, either random ones with 8,000 subwords,
+or those of a trained model (`--model`, `--text`):
 
 - `bahdanau`: embeddings of 256, a bidirectional GRU of 320 units, and a GRU of 320 with
-  additive attention, or
+  additive attention;
 - `self-attention`: 4 + 4 layers of 128 with 4 heads and feed-forward layers of 256.
 
-The lengths of the sentences are realistic: the median is 14 subwords, the maximum 40.
-Both systems generate equally many subwords: END is forbidden, and they stop at 1.2
-subwords per source subword, rounded up to a multiple of eight.
+Random networks translate sentences of realistic length: the median is 14 subwords, the
+maximum 40. END is forbidden, and all candidates stop at 1.2 subwords per source
+subword, rounded up to a multiple of eight. Trained models end where they choose.
 
-- ours: `SearchModel`, the search of the translator, as a graph;
-- ours, bfloat16: the same in half precision;
-- ours, XLA: with `jit_compile`, sentences padded to multiples of 16 subwords;
-  compilation, which takes seconds for each length, is not counted;
-- ours, LiteRT: a file with weights in float16, one sentence at a time, padded to the
-  next of its lengths, for the cases one by one;
-- JoeyNMT: its `search`, with a model of these sizes from its `build_model`. In
-  `bahdanau`, the hidden layers of its scores and of its output are as large as the GRU,
-  ours have 256. In bfloat16 it is no faster greedily, and its beam search fails;
-- CTranslate2: a Transformer of the same sizes, for `self-attention`;
-- CTranslate2, int8: the same with weights of eight bits.
+- Keras: the search of the translator on TensorFlow, as a graph or under XLA (then
+  sentences are padded to multiples of 16 subwords, and compilation is not counted);
+- Keras, bfloat16: the same in half precision;
+- LiteRT, float16 and int8: a file with such weights, one sentence at a time; several
+  sentences are translated in parallel, or one after the other with several threads;
+- CTranslate2 in float32 and int8, for `self-attention`: with one thread for each of
+  several batches or several threads for each batch;
+- JoeyNMT: its `search`, for random networks. In `bahdanau`, the hidden layers of its
+  scores and of its output are as large as the GRU, ours have 256. Its weights are its
+  own.
 
-With a trained model, ours is `Translator` from strings to strings, including subwords
-and alignments, and translations end where the model ends them. JoeyNMT, with random
-weights, receives the subwords, and generates as many as our longest translation of the
-batch.
+With a trained model, ours are from strings to strings, including subwords and
+alignments; CTranslate2 receives and returns the subwords.
+
+    python -m pip install ctranslate2
+    python benchmarks/translation_throughput.py
+    python benchmarks/translation_throughput.py --model tatoeba-multi30k-en-de \
+        --text val.en
 
 JoeyNMT needs older packages than TensorFlow, hence an environment of its own:
 
-    python -m venv joey && joey/bin/pip install joeynmt importlib_metadata ctranslate2
+    python -m venv joey && joey/bin/pip install joeynmt importlib_metadata
     python benchmarks/translation_throughput.py --joeynmt joey/bin/python
-    python benchmarks/translation_throughput.py --joeynmt joey/bin/python \
-        --model my-model/model --text test.en
 """
 
 import argparse
@@ -60,6 +65,11 @@ COMPILED_STEP = 16
 SIZES = {"bahdanau": (256, 320, 1, 4), "self-attention": (128, 256, 4, 4)}
 # Special tokens of this project; `joeynmt_search` has those of JoeyNMT.
 PAD, END, SPECIAL = 0, 2, 4
+# The names of special tokens in CTranslate2.
+SYMBOLS = {PAD: "<blank>", 1: "<s>", END: "</s>", 3: "<unk>"}
+LITERT_PRECISIONS = ("float16", "int8")
+# Lengths of sources of the LiteRT files.
+LITERT_LENGTHS = (16, 32, 48)
 # Beam width, batch size, and n: every n-th sentence is searched.
 CASES = {
     "greedy, 64 together": (1, 64, 1),
@@ -67,10 +77,8 @@ CASES = {
     "beam of 5, 64 together": (5, 64, 1),
     "beam of 5, one by one": (5, 1, 8),
 }
-OURS, HALF, COMPILED = "ours", "ours, bfloat16", "ours, XLA"
-LITERT = "ours, LiteRT"
-PEER, PEER_FAST, PEER_INT8 = "JoeyNMT", "CTranslate2", "CTranslate2, int8"
-PEERS = (PEER, PEER_FAST, PEER_INT8)
+OURS = ("Keras", "Keras, bfloat16", "LiteRT, float16", "LiteRT, int8")
+CTRANSLATE2, JOEYNMT = ("CTranslate2, float32", "CTranslate2, int8"), "JoeyNMT"
 # Environment variables that pass the task to the processes of the candidates.
 TASK, PEER_PYTHON = "TRANSLATE_TASK", "TRANSLATE_JOEYNMT"
 
@@ -90,20 +98,29 @@ def random_task(attention):
     return {"attention": attention, "sources": sources, "steps": steps}
 
 
-def real_task(model, text):
-    """Return the sources and lengths of `random_task` for lines of a text file."""
+def real_task(model, text, folder):
+    """Return the task of `random_task` for lines of a text file, and the network.
+
+    The LiteRT files are written to a folder.
+    """
     from keras_attention_apps.common.cli import quiet_tensorflow
 
     quiet_tensorflow()
     from keras_attention_apps.nmt import Translator
+    from keras_attention_apps.nmt.commands.export import save_lite_translator
 
     lines = [line.strip() for line in text.read_text(encoding="utf-8").splitlines()]
     lines = [line for line in lines if line][:SENTENCES]
-    translator = Translator.from_preset(str(model))
+    translator = Translator.from_preset(model)
+    files = {name: str(Path(folder, f"{name}.tflite")) for name in LITERT_PRECISIONS}
+    for name, file in files.items():
+        options = translator.search_options()
+        save_lite_translator(translator, file, search=options, quantize=name)
     encode = translator.tokenizer.encode
-    return {
+    task = {
         "attention": translator.config.attention,
-        "model": str(model),
+        "model": model,
+        "files": files,
         "lines": lines,
         "sources": [encode(line) for line in lines],
         "steps": [
@@ -111,6 +128,7 @@ def real_task(model, text):
             for found in translator.translate(lines, split=False)
         ],
     }
+    return task, translator.network
 
 
 def batches_of(task, together, every, multiple=1):
@@ -175,59 +193,99 @@ def our_search(
 
 
 def random_network(attention):
+    import keras
     from keras_attention_apps.nmt.config import ModelConfig, with_recipe
     from keras_attention_apps.nmt.network.__init__ import build_network
 
     depth, units, layers, heads = SIZES[attention]
     sizes = {"embedding_units": depth, "units": units, "encoder_units": units}
     sizes |= {"encoder_layers": layers, "decoder_layers": layers, "heads": heads}
+    keras.utils.set_random_seed(0)
     config = with_recipe(ModelConfig(attention, **sizes), attention)
     return build_network(config, VOCABULARY)
 
 
-def litert_search(task, beam_size, together, every):
+def litert_search(task, beam_size, together, every, *, precision, threads, parallel):
+    from concurrent.futures import ThreadPoolExecutor
+
     from ai_edge_litert.interpreter import Interpreter
 
+    pool = ThreadPoolExecutor(parallel)
     if "model" in task:
         from keras_attention_apps.nmt import LiteTranslator
 
-        translator = LiteTranslator.from_preset(task["model"], threads=workers.CORES)
+        models = [
+            LiteTranslator(task["files"][precision], threads=threads)
+            for _ in range(parallel)
+        ]
         lines = task["lines"][::every]
-        options = {"beam_size": beam_size, "split": False}
-        return lambda: [translator.translate(line, **options) for line in lines]
 
+        def translate(part, model):
+            return [model.translate(line, split=False) for line in part]
+
+        parts = [lines[i::parallel] for i in range(parallel)]
+        return lambda: list(pool.map(translate, parts, models))
+
+    sentences = [
+        (_padded(source), np.array([steps], "int32"))
+        for source, steps in batches_of(task, 1, every)
+    ]
+    longest = max(task["steps"])
+    content = converted(task["attention"], beam_size, precision, longest)
+    interpreters = [
+        Interpreter(model_content=content, num_threads=threads) for _ in range(parallel)
+    ]
+    runners = [
+        {
+            length: x.get_signature_runner(f"length_{length}")
+            for length in LITERT_LENGTHS
+        }
+        for x in interpreters
+    ]
+
+    def search(part, runners):
+        for source, limit in part:
+            found = runners[source.shape[1]](source=source, limit=limit)
+            assert (found["lengths"] == limit).all()
+
+    parts = [sentences[i::parallel] for i in range(parallel)]
+    return lambda: list(pool.map(search, parts, runners))
+
+
+def _padded(source):
+    """Return a source, padded to a length for which the LiteRT file has a signature."""
+    columns = next(x for x in LITERT_LENGTHS if x >= source.shape[1])
+    return np.pad(source, ((0, 0), (0, columns - source.shape[1])))
+
+
+@functools.cache
+def converted(attention, beam_size, precision, longest):
+    """Return a LiteRT model of a random network, with a signature for each length."""
     import tensorflow as tf
     from keras_attention_apps.common.network.base import SearchModel
-    from keras_attention_apps.nmt.commands.export import LENGTHS
 
     from keras_attention import beam_search, convert_to_litert
 
-    network = random_network(task["attention"])
+    network = random_network(attention)
     find = functools.partial(beam_search, beam_size=beam_size)
-    sentences, signatures = [], {}
-    for source, steps in batches_of(task, together, every):
-        columns = next(x for x in LENGTHS if x >= source.shape[1])
-        padded = np.pad(source, ((0, 0), (0, columns - source.shape[1])))
-        name = f"length_{columns}_{steps}"
-        sentences.append((name, padded, steps))
-        if name not in signatures:
-            model = SearchModel(network, find, steps, banned=range(SPECIAL))
-            spec = {"source": tf.TensorSpec([1, columns], tf.int32)}
-            signatures[name] = functools.partial(_call, model), spec
-    content = convert_to_litert(signatures)
-    interpreter = Interpreter(model_content=content, num_threads=workers.CORES)
-    runners = {name: interpreter.get_signature_runner(name) for name in signatures}
 
-    def search():
-        for name, source, steps in sentences:
-            found = runners[name](source=source)
-            assert (found["lengths"] == steps).all()
+    def signature(columns):
+        most = LENGTH_STEP * math.ceil(LENGTH_RATIO * columns / LENGTH_STEP)
+        model = SearchModel(
+            network,
+            find,
+            min(most, longest),
+            banned=range(SPECIAL),
+            limit=lambda inputs: inputs["limit"],
+        )
+        specs = {
+            "source": tf.TensorSpec([1, columns], tf.int32),
+            "limit": tf.TensorSpec([1], tf.int32),
+        }
+        return lambda source, limit: model({"source": source, "limit": limit}), specs
 
-    return search
-
-
-def _call(model, source):
-    return model({"source": source})
+    signatures = {f"length_{columns}": signature(columns) for columns in LITERT_LENGTHS}
+    return convert_to_litert(signatures, quantize=precision)
 
 
 def joeynmt_sizes(attention):
@@ -246,7 +304,7 @@ def joeynmt_sizes(attention):
     }
 
 
-def joeynmt_search(task, beam_size, together, every):
+def joeynmt_search(task, beam_size, together, every, *, threads):
     from types import SimpleNamespace
 
     import torch
@@ -255,7 +313,7 @@ def joeynmt_search(task, beam_size, together, every):
     from joeynmt.search import search
     from joeynmt.vocabulary import Vocabulary
 
-    torch.set_num_threads(workers.CORES)
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
     names = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}
     special = {f"{name}_token": token for name, token in names.items()}
@@ -289,6 +347,7 @@ def joeynmt_search(task, beam_size, together, every):
         )
         batches.append((batch, steps))
 
+    @torch.inference_mode()
     def translate():
         for batch, steps in batches:
             found, _, _ = search(
@@ -304,90 +363,138 @@ def joeynmt_search(task, beam_size, together, every):
     return translate
 
 
-def ctranslate2_search(task, beam_size, together, every, *, compute_type="float32"):
+def ctranslate2_search(
+    task, beam_size, together, every, *, precision, threads, parallel, batch
+):
     import ctranslate2
 
-    folder = tempfile.mkdtemp()
-    _random_transformer(folder)
     translator = ctranslate2.Translator(
-        folder, compute_type=compute_type, intra_threads=workers.CORES
+        task["ctranslate2"],
+        compute_type=precision,
+        intra_threads=threads,
+        inter_threads=parallel,
     )
-    batches = [
-        ([[str(x) for x in row if x not in (PAD, END)] for row in source], steps)
+    # As for ours, several batches of random networks have lengths of their own.
+    parts = [
+        ([[SYMBOLS.get(x, str(x)) for x in row if x != PAD] for row in source], steps)
         for source, steps in batches_of(task, together, every)
     ]
+    if "model" in task and together > 1:
+        # The library sorts the sentences and divides them into batches.
+        parts = [([row for rows, _ in parts for row in rows], None)]
+    options = {"beam_size": beam_size, "max_batch_size": batch}
 
     def translate():
-        for source, steps in batches:
-            found = translator.translate_batch(
-                source,
-                beam_size=beam_size,
-                min_decoding_length=steps,
-                max_decoding_length=steps,
-                max_batch_size=0,
-            )
-            assert all(len(x.hypotheses[0]) == steps for x in found)
+        for source, steps in parts:
+            limits = {}
+            if "model" not in task:
+                limits = {"min_decoding_length": steps, "max_decoding_length": steps}
+            found = translator.translate_batch(source, **options, **limits)
+            assert "model" in task or all(len(x.hypotheses[0]) == steps for x in found)
 
     return translate
 
 
-def _random_transformer(folder):
-    """Write a Transformer with random weights as CTranslate2 reads it."""
+def write_ctranslate2(network, folder):
+    """Write a self-attention network of ours as CTranslate2 reads it."""
     from ctranslate2.specs import TransformerSpec
 
-    depth, units, layers, heads = SIZES["self-attention"]
-    spec = TransformerSpec.from_config(layers, heads, pre_norm=True)
-    random = np.random.default_rng(0)
+    def array(x):
+        return np.ascontiguousarray(x, dtype="float32")
 
-    def fill(linear, rows, columns):
-        linear.weight = random.normal(0, columns**-0.5, (rows, columns)).astype("f4")
-        linear.bias = np.zeros(rows, "f4")
+    def norm(spec, layer):
+        spec.gamma, spec.beta = array(layer.gamma), array(layer.beta)
 
-    def norm(layer):
-        layer.gamma, layer.beta = np.ones(depth, "f4"), np.zeros(depth, "f4")
+    def dense(spec, *layers):
+        spec.weight = np.concatenate([array(layer.kernel).T for layer in layers])
+        spec.bias = np.concatenate([array(layer.bias) for layer in layers])
 
-    table = random.normal(0, depth**-0.5, (VOCABULARY, depth)).astype("f4")
+    config, table = network.config, array(network.embedding.embeddings)
+    sizes = config.encoder_layers, config.decoder_layers
+    spec = TransformerSpec.from_config(sizes, config.heads, pre_norm=True)
+    spec.config.layer_norm_epsilon = network.encoder_norm.epsilon
     spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = table
     spec.decoder.projection.weight = table
-    spec.decoder.projection.bias = np.zeros(VOCABULARY, "f4")
-    for side in (spec.encoder, spec.decoder):
-        norm(side.layer_norm)
-        for layer in side.layer:
-            norm(layer.self_attention.layer_norm)
-            fill(layer.self_attention.linear[0], 3 * depth, depth)
-            fill(layer.self_attention.linear[1], depth, depth)
-            norm(layer.ffn.layer_norm)
-            fill(layer.ffn.linear_0, units, depth)
-            fill(layer.ffn.linear_1, depth, units)
-    for layer in spec.decoder.layer:
-        norm(layer.attention.layer_norm)
-        for linear, rows in zip(layer.attention.linear, (1, 2, 1), strict=True):
-            fill(linear, rows * depth, depth)
-    words = ["<blank>", "<s>", "</s>", "<unk>"]
-    words += [str(i) for i in range(SPECIAL, VOCABULARY)]
+    spec.decoder.projection.bias = np.zeros(len(table), "float32")
+    encodings = network.positions(np.zeros((1, 512, table.shape[1]), "float32"))
+    for side, layers, last_norm in (
+        (spec.encoder, network.encoder_layers, network.encoder_norm),
+        (spec.decoder, network.decoder_layers, network.decoder_norm),
+    ):
+        side.position_encodings.encodings = array(encodings[0])
+        norm(side.layer_norm, last_norm)
+        for own, layer in zip(side.layer, layers, strict=True):
+            parts = layer.self_attention.step, layer.self_attention.memory
+            norm(own.self_attention.layer_norm, layer.norms[0])
+            dense(
+                own.self_attention.linear[0],
+                parts[0].query_projection,
+                parts[1].key_projection,
+                parts[1].value_projection,
+            )
+            dense(own.self_attention.linear[1], parts[0].output_projection)
+            norm(own.ffn.layer_norm, layer.norms[-1])
+            dense(own.ffn.linear_0, layer.widen)
+            dense(own.ffn.linear_1, layer.narrow)
+    for own, layer in zip(spec.decoder.layer, network.decoder_layers, strict=True):
+        parts = layer.source_attention.step, layer.source_attention.memory
+        norm(own.attention.layer_norm, layer.norms[1])
+        dense(own.attention.linear[0], parts[0].query_projection)
+        dense(
+            own.attention.linear[1], parts[1].key_projection, parts[1].value_projection
+        )
+        dense(own.attention.linear[2], parts[0].output_projection)
+    words = [SYMBOLS.get(x, str(x)) for x in range(len(table))]
     spec.register_source_vocabulary(words)
     spec.register_target_vocabulary(words)
     spec.validate()
     spec.save(folder)
 
 
+def settings_of(candidate, task, together):
+    """Return the options of a candidate's search, and the settings that it tries."""
+    one, cores = together == 1, workers.CORES
+    # Several threads for each sentence or batch, or one for each of several.
+    threads = [{"threads": cores, "parallel": 1}]
+    if cores > 1:
+        threads.append({"threads": 1, "parallel": cores})
+    if candidate in OURS[:2]:
+        precision = "mixed_bfloat16" if candidate == OURS[1] else "float32"
+        settings = [{"jit_compile": False}, {"jit_compile": True}]
+        return {"precision": precision}, settings
+    if candidate in OURS:
+        # Sentences that come one by one cannot run in parallel.
+        settings = threads[:1] if one else threads
+        return {"precision": candidate.split(", ")[1]}, settings
+    if candidate == JOEYNMT:
+        return {}, [{"threads": count} for count in sorted({1, cores})]
+    sizes = [1] if one else [16, 32, together]
+    settings = [
+        {**setting, "batch": size}
+        for setting in (threads[:1] if one else threads)
+        for size in sizes
+    ]
+    if one and cores > 1:
+        settings.append({"threads": 1, "parallel": 1, "batch": 1})
+    return {"precision": candidate.split(", ")[1]}, settings
+
+
 def work(name):
     """Run the searches of a candidate in its own process; see `workers.work`."""
     candidate, case = name.split(": ")
     python = os.environ.pop(PEER_PYTHON, None)
-    if candidate in PEERS and python:
+    if candidate == JOEYNMT and python:
         sys.exit(subprocess.call([python, __file__, "--work", name]))
     task = json.loads(Path(os.environ[TASK]).read_text())
     searches = {
-        OURS: our_search,
-        HALF: functools.partial(our_search, precision="mixed_bfloat16"),
-        COMPILED: functools.partial(our_search, jit_compile=True),
-        LITERT: litert_search,
-        PEER: joeynmt_search,
-        PEER_FAST: ctranslate2_search,
-        PEER_INT8: functools.partial(ctranslate2_search, compute_type="int8"),
+        **dict.fromkeys(OURS[:2], our_search),
+        **dict.fromkeys(OURS[2:], litert_search),
+        **dict.fromkeys(CTRANSLATE2, ctranslate2_search),
+        JOEYNMT: joeynmt_search,
     }
-    workers.work(searches[candidate](task, *CASES[case]))
+    options, settings = settings_of(candidate, task, CASES[case][1])
+    build = functools.partial(searches[candidate], task, *CASES[case], **options)
+    workers.work(*workers.fastest(build, settings))
 
 
 def can_import(python, module):
@@ -398,41 +505,54 @@ def can_import(python, module):
 
 def candidates_of(parser, arguments):
     """Return the names of the candidates that are installed."""
-    candidates = [OURS, HALF, COMPILED, LITERT]
+    candidates = list(OURS)
+    if arguments.attention == "self-attention":
+        if can_import(sys.executable, "ctranslate2"):
+            candidates += CTRANSLATE2
+        else:
+            print("CTranslate2 is not installed and left out.\n")
     python = arguments.joeynmt or sys.executable
+    if arguments.model:
+        return candidates
     if can_import(python, "joeynmt.search"):
-        candidates.append(PEER)
+        candidates.append(JOEYNMT)
+    elif arguments.joeynmt:
+        parser.error(f"{python} cannot import joeynmt")
     else:
-        if arguments.joeynmt:
-            parser.error(f"{python} cannot import joeynmt")
         print("JoeyNMT is not installed and left out; --help says how to install it.\n")
-    if arguments.attention == "self-attention" and can_import(python, "ctranslate2"):
-        # Its weights are random, so it is no peer of a trained model.
-        candidates += [] if arguments.model else [PEER_FAST, PEER_INT8]
     return candidates
 
 
-def report(case, candidates, task, rounds):
-    """Time the candidates of a case, and print the row of the table."""
-    _, together, every = CASES[case]
-    # A LiteRT file takes one sentence at a time.
-    chosen = [x for x in candidates if x != LITERT or together == 1]
-    names = [f"{candidate}: {case}" for candidate in chosen]
-    found = workers.take_turns(__file__, names, rounds, 1)
-    seconds = {
-        candidate: statistics.median(found[name].times)
-        for candidate, name in zip(chosen, names, strict=True)
-    }
-    count = len(task["sources"][::every])
-    speeds = " | ".join(
-        f"{count / seconds[x]:.1f}" if x in seconds else "" for x in candidates
-    )
-    ratios = [
-        f"{seconds[PEER] / seconds[x]:.1f}"
+def report(case, cores, candidates, task, rounds):
+    """Time the candidates of a case on some cores, and print their rows."""
+    beam_size, _, every = CASES[case]
+    # The files of a trained model have a beam width of 5.
+    chosen = [
+        x
         for x in candidates
-        if x in seconds and PEER in seconds and x != PEER
+        if not ("model" in task and beam_size == 1 and "Lite" in x)
     ]
-    print(f"| {case} | {speeds} | {', '.join(ratios)} |", flush=True)
+    names = {candidate: f"{candidate}: {case}" for candidate in chosen}
+    found = workers.take_turns(__file__, names.values(), rounds, 1, cores=cores)
+    found = {candidate: found[name] for candidate, name in names.items()}
+    seconds = {name: statistics.median(x.times) for name, x in found.items()}
+    best = min((name for name in chosen if name in OURS), key=seconds.get)
+    count = len(task["sources"][::every])
+    for name, worker in found.items():
+        processor = statistics.median(worker.processor_times)
+        ratio = statistics.median(
+            a / b for a, b in zip(worker.times, found[best].times, strict=True)
+        )
+        setting = worker.settings[0][0]
+        print(
+            f"| {case} | {cores} | {name} | {setting} | {count / seconds[name]:.1f} "
+            f"| {1000 * processor / count:.2f} | {ratio:.2f} |",
+            flush=True,
+        )
+    for name, worker in found.items():
+        if len(worker.settings) > 1:
+            tried = "; ".join(f"{x}: {seconds:.2f} s" for x, seconds in worker.settings)
+            print(f"{name} tried {tried}", file=sys.stderr, flush=True)
 
 
 def main():
@@ -443,7 +563,13 @@ def main():
     )
     parser.add_argument("--attention", choices=SIZES, default="self-attention")
     parser.add_argument("--case", choices=CASES, help="run one case only")
-    parser.add_argument("--model", type=Path, help="folder of a trained model")
+    parser.add_argument(
+        "--cores", type=int, nargs="+", help="numbers of cores; one and all by default"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="run these candidates only"
+    )
+    parser.add_argument("--model", help="a trained model: name of a preset, or folder")
     parser.add_argument(
         "--text", type=Path, help="sentences to translate, one per line"
     )
@@ -455,23 +581,33 @@ def main():
     if (arguments.model is None) != (arguments.text is None):
         parser.error("--model and --text belong together")
     candidates = candidates_of(parser, arguments)
+    if arguments.only:
+        workers.check_names(parser, arguments.only, candidates)
+        candidates = arguments.only
     if arguments.joeynmt:
         os.environ[PEER_PYTHON] = arguments.joeynmt
-    if arguments.model:
-        task = real_task(arguments.model, arguments.text)
-    else:
-        task = random_task(arguments.attention)
     with tempfile.TemporaryDirectory() as folder:
+        if arguments.model:
+            task, network = real_task(arguments.model, arguments.text, folder)
+        else:
+            task, network = random_task(arguments.attention), None
+        if set(candidates) & set(CTRANSLATE2):
+            task["ctranslate2"] = str(Path(folder, "ctranslate2"))
+            Path(task["ctranslate2"]).mkdir()
+            network = network or random_network(task["attention"])
+            network({"source": np.ones((1, 2)), "target": np.ones((1, 2))})
+            write_ctranslate2(network, task["ctranslate2"])
         os.environ[TASK] = str(Path(folder, "task.json"))
         Path(os.environ[TASK]).write_text(json.dumps(task))
+        print(f"{task['attention']}; medians of {arguments.rounds} rounds\n")
         print(
-            f"{task['attention']}: sentences a second; {workers.CORES} cores; "
-            f"medians of {arguments.rounds} rounds\n"
+            "| search | cores | candidate | fastest setting | sentences a second "
+            "| processor ms a sentence | time, relative to our fastest |"
         )
-        print(f"| search | {' | '.join(candidates)} | ratios to {PEER} |")
-        print("|---|" + (len(candidates) + 1) * "---:|")
+        print("|---|---:|---|---|---:|---:|---:|")
         for case in [arguments.case] if arguments.case else CASES:
-            report(case, candidates, task, arguments.rounds)
+            for cores in arguments.cores or sorted({1, workers.CORES}):
+                report(case, cores, candidates, task, arguments.rounds)
 
 
 if __name__ == "__main__":

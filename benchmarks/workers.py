@@ -11,6 +11,12 @@ import sys
 import tempfile
 import time
 
+# Environment variable with the number of cores that the process of a candidate may use.
+LIMIT = "BENCHMARK_CORES"
+
+if LIMIT in os.environ and hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(os.environ[LIMIT])])
+
 CORES = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0))
 
 
@@ -72,17 +78,24 @@ def parse(parser, build_step, *, rounds, steps=None, cases=()):
 
 
 class Worker:
-    """A candidate in its own process; `first` is the time of its first step.
+    """A candidate in its own process.
 
     Args:
         script: File that calls `work` when it is run with `--work name`.
         name: Name of the candidate.
         arguments: Further command-line arguments of the file.
+        cores: Number of cores that it may use; all by default.
+
+    Attributes:
+        times, processor_times: Seconds of each step, of the clock and of all threads.
+        first: Seconds of the first step.
+        memory: Bytes by which steps raise the largest memory of the process.
+        settings: Those that the candidate has tried, as of `fastest`.
     """
 
-    def __init__(self, script, name, arguments=()):
+    def __init__(self, script, name, arguments=(), cores=CORES):
         self.name = name
-        self.times = []
+        self.times, self.processor_times = [], []
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (see close)
         self._process = subprocess.Popen(
             [sys.executable, script, *arguments, "--work", name],
@@ -95,14 +108,17 @@ class Worker:
                 "CUDA_VISIBLE_DEVICES": "-1",
                 "KERAS_BACKEND": "tensorflow",
                 "TF_CPP_MIN_LOG_LEVEL": "3",
+                LIMIT: str(cores),
             },
         )
-        self.first, self.memory = self._answer()
+        self.first, self.memory, self.settings = self._answer()
 
     def run(self, steps):
         self._process.stdin.write(f"{steps}\n")
         self._process.stdin.flush()
-        self.times += self._answer()
+        for seconds, processor_seconds in self._answer():
+            self.times.append(seconds)
+            self.processor_times.append(processor_seconds)
 
     def close(self):
         self._process.stdin.close()
@@ -117,24 +133,53 @@ class Worker:
         return json.loads(line)
 
 
-def work(step):
+def work(step, settings=()):
     """Run a candidate: time as many steps as each line of the input requests.
 
-    The first answer is the time of the first step, and by how many bytes steps raise
-    the largest memory of the process.
+    The answers are the attributes of `Worker`, which reads them.
+
+    Args:
+        step: Function to time.
+        settings: Those that were tried for it, as of `fastest`.
     """
     before = _peak()
     first = timed(step)
     step()
-    print(json.dumps([first, _peak() - before]), flush=True)
+    print(json.dumps([first, _peak() - before, settings]), flush=True)
     for line in sys.stdin:
         step()
-        print(json.dumps([timed(step) for _ in range(int(line))]), flush=True)
+        times = []
+        for _ in range(int(line)):
+            start = time.process_time()
+            seconds = timed(step)
+            times.append([seconds, time.process_time() - start])
+        print(json.dumps(times), flush=True)
 
 
-def take_turns(script, names, rounds, steps, arguments=()):
+def fastest(build, settings):
+    """Return the fastest step that a function builds, and the settings that were tried.
+
+    Args:
+        build: Function from the options of a setting to a step.
+        settings: List of dicts of options.
+
+    Returns:
+        The step, and a list of pairs of a setting and its seconds, the fastest first.
+    """
+    tried = []
+    for setting in settings:
+        step = build(**setting)
+        step()
+        seconds = min(timed(step) for _ in range(2 if len(settings) > 1 else 1))
+        name = ", ".join(f"{option} {value}" for option, value in setting.items())
+        tried.append((seconds, len(tried), step, name))
+    tried.sort()
+    return tried[0][2], [(name, seconds) for seconds, _, _, name in tried]
+
+
+def take_turns(script, names, rounds, steps, arguments=(), cores=CORES):
     """Run all rounds, and return a dict of workers by name."""
-    workers = {name: Worker(script, name, arguments) for name in names}
+    workers = {name: Worker(script, name, arguments, cores) for name in names}
     for _ in range(rounds):
         for worker in workers.values():
             worker.run(steps)

@@ -47,7 +47,7 @@ def run(script, *arguments, **variables):
 )
 def test_time_and_memory_are_printed(command):
     script, candidate, *arguments = command
-    first, memory = run(script, *arguments, "--work", candidate)
+    first, memory, _ = run(script, *arguments, "--work", candidate)
     assert first > 0
     assert memory >= 0
 
@@ -57,12 +57,15 @@ def test_time_and_memory_are_printed(command):
 def test_translations_are_timed(tmp_path, attention):
     task = {"attention": attention, "sources": [[4, 5, 2], [6, 2]], "steps": [8, 8]}
     (tmp_path / "task.json").write_text(json.dumps(task))
-    first, _ = run(
+    first, _, settings = run(
         "translation_throughput.py",
-        *("--work", "ours: beam of 5, 64 together"),
+        *("--work", "Keras: beam of 5, 64 together"),
         TRANSLATE_TASK=str(tmp_path / "task.json"),
     )
     assert first > 0
+    assert {name for name, _ in settings} == {
+        f"jit_compile {compiles}" for compiles in (False, True)
+    }
 
 
 @pytest.mark.exhaustive
