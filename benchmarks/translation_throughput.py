@@ -67,7 +67,6 @@ SIZES = {"bahdanau": (256, 320, 1, 4), "self-attention": (128, 256, 4, 4)}
 PAD, END, SPECIAL = 0, 2, 4
 # The names of special tokens in CTranslate2.
 SYMBOLS = {PAD: "<blank>", 1: "<s>", END: "</s>", 3: "<unk>"}
-LITERT_PRECISIONS = ("float16", "int8")
 # Lengths of sources of the LiteRT files.
 LITERT_LENGTHS = (16, 32, 48)
 # Beam width, batch size, and n: every n-th sentence is searched.
@@ -98,10 +97,10 @@ def random_task(attention):
     return {"attention": attention, "sources": sources, "steps": steps}
 
 
-def real_task(model, text, folder):
+def real_task(model, text, folder, precisions):
     """Return the task of `random_task` for lines of a text file, and the network.
 
-    The LiteRT files are written to a folder.
+    The LiteRT files with weights of these precisions are written to a folder.
     """
     from keras_attention_apps.common.cli import quiet_tensorflow
 
@@ -112,7 +111,7 @@ def real_task(model, text, folder):
     lines = [line.strip() for line in text.read_text(encoding="utf-8").splitlines()]
     lines = [line for line in lines if line][:SENTENCES]
     translator = Translator.from_preset(model)
-    files = {name: str(Path(folder, f"{name}.tflite")) for name in LITERT_PRECISIONS}
+    files = {name: str(Path(folder, f"{name}.tflite")) for name in precisions}
     for name, file in files.items():
         options = translator.search_options()
         save_lite_translator(translator, file, search=options, quantize=name)
@@ -588,7 +587,9 @@ def main():
         os.environ[PEER_PYTHON] = arguments.joeynmt
     with tempfile.TemporaryDirectory() as folder:
         if arguments.model:
-            task, network = real_task(arguments.model, arguments.text, folder)
+            precisions = [x.split(", ")[1] for x in OURS[2:] if x in candidates]
+            given = arguments.model, arguments.text, folder, precisions
+            task, network = real_task(*given)
         else:
             task, network = random_task(arguments.attention), None
         if set(candidates) & set(CTRANSLATE2):
