@@ -66,6 +66,12 @@ class Caption:
     sentinel: list | None = None
     unsure: bool | None = None
 
+    def _repr_html_(self):
+        """Show the caption and its maps in a notebook."""
+        from keras_attention_apps.captioner.overlays import notebook_html
+
+        return notebook_html(self)
+
     def details(self):
         """Return everything as a dict that JSON can hold."""
         optional = {}

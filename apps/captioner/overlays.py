@@ -23,6 +23,8 @@ from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.common.web.markup import (
     data_uri,
     download,
+    headline,
+    notebook_headline,
     unsure_note,
     words,
 )
@@ -37,6 +39,8 @@ FORMATS = {
 # Brightness where a word attended least; the style sheets of report and page have the
 # same number.
 DIMMED = 0.55
+# Maximum exponent of the dimming of a concentrated map; 1 is linear.
+MAX_EXPONENT = 4
 
 # Sizes in a sheet, in pixels.
 CELL, LABEL, GAP, MARGIN, RADIUS = 300, 34, 18, 28, 8
@@ -63,21 +67,24 @@ FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 MAP_PIXELS = 8
 # Quality of the JPEGs of previews.
 QUALITY = 85
-# The first word, before those of the caption, which shows the image without a map.
-WHOLE = "photo"
+# The first choice, before the words of the caption, which shows no map.
+WHOLE = "Whole photograph"
 
 
 def dimming(weights, width, height):
     """Return how much each pixel of an image is dimmed, from 0 to 255.
 
     It is 0 where the map `(rows, columns)` has its largest weight, and 255 where it has
-    the smallest.
+    the smallest. It grows the more slowly between them the more concentrated the map
+    is, so that what surrounds a small peak stays visible.
     """
     smooth = plots().enlarge(weights, height, width)
     low, high = smooth.min(), smooth.max()
     # Of a map with equal weights, the differences are rounding errors.
     share = (high - smooth) / max(high - low, 1e-6)
-    return np.rint(255 * share).astype("uint8")
+    # In the brightest fifth of the image, at most half of the dimming, if possible.
+    middle = min(max(np.quantile(share, 0.2), 0.5), 0.5 ** (1 / MAX_EXPONENT))
+    return np.rint(255 * share ** (math.log(0.5) / math.log(middle))).astype("uint8")
 
 
 def draw_sheet(image, caption, chosen="all"):
@@ -276,12 +283,11 @@ def photo_style(jpeg, width, height):
 
 
 def caption_figure(photo, caption, title, number):
-    """Return a photograph, and the words of a caption, which show their maps.
+    """Return a caption, its photograph, and its words, which show their maps.
 
-    The word with the most concentrated map is chosen first.
+    The photograph is shown without a map first; the caption is its alternative text.
     """
-    peaks = caption.weights.max(axis=(1, 2), initial=0)
-    chosen = 1 + int(np.argmax(peaks)) if caption.words else 0
+    text = sentence(caption.text)
     layers = [
         f'<i class="ka-layer" style="--map:url({map_uri(weights)})"></i>'
         for weights in caption.weights
@@ -291,9 +297,12 @@ def caption_figure(photo, caption, title, number):
         ["", *layers],
         group=f"figure-{number}",
         label=f"Words of the caption by {title}: choose one to see where it looked",
-        notes=["whole", *word_notes(caption)],
+        notes=["", *word_notes(caption)],
         shares=[0.0, *caption.probabilities],
-        chosen=chosen,
+        kinds=[
+            "ka-whole",
+            *("ka-minor" if x in FUNCTION_WORDS else "" for x in caption.words),
+        ],
     )
     meaning = "probability of each word, given those before it"
     if caption.sentinel is not None:
@@ -303,10 +312,18 @@ def caption_figure(photo, caption, title, number):
     style = photo_style(photo.preview, photo.width, photo.height)
     return (
         f'<figure class="ka-figure ka-photo" style="{style}">'
-        '<div class="ka-picture" role="img" aria-label="The photograph"></div>'
-        f"{unsure_note(caption)}{choices}"
-        f"<figcaption><b>{html.escape(title)}</b>: {meaning}</figcaption></figure>"
+        f"{headline(text, kind='Caption')}{unsure_note(caption)}"
+        '<div class="ka-maps"><div class="ka-picture" role="img" '
+        f'aria-label="{html.escape(text)}"></div>{choices}</div>'
+        "<figcaption>Choose a word to see where the model looked. "
+        f"<b>{html.escape(title)}</b>: {meaning}</figcaption></figure>"
     )
+
+
+def sentence(text):
+    """Return a caption as a sentence: with a capital letter, and a full stop."""
+    text = text[:1].upper() + text[1:]
+    return f"{text}." if text[-1:].isalnum() else text
 
 
 def word_notes(caption):
@@ -338,6 +355,33 @@ def word_tiles(caption):
         for word, weights, note in shown
     )
     return f'<ol class="words">{tiles}</ol>'
+
+
+def notebook_html(caption):
+    """Return a caption, and the map of each word, as HTML without a style sheet.
+
+    A map is the brighter the more the word attended to a place.
+    """
+    tiles = []
+    for word, weights, note in zip(
+        caption.words, caption.weights, word_notes(caption), strict=True
+    ):
+        rows, columns = weights.shape
+        bright = 255 - dimming(weights, columns * MAP_PIXELS, rows * MAP_PIXELS)
+        file = io.BytesIO()
+        Image.fromarray(bright).save(file, "PNG")
+        tiles.append(
+            '<figure style="display:inline-block;margin:0 .6em .6em 0;'
+            'text-align:center;vertical-align:top">'
+            f'<img src="{data_uri(file.getvalue(), "image/png")}" width="96" alt="" '
+            'style="display:block;border-radius:6px">'
+            f'<figcaption dir="auto">{html.escape(word)} <small>{note}</small>'
+            "</figcaption></figure>"
+        )
+    return (
+        f"<div>{notebook_headline(caption, sentence(caption.text))}"
+        f"{''.join(tiles)}</div>"
+    )
 
 
 def sheet(photo, caption):

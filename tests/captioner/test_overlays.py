@@ -1,5 +1,6 @@
 """Overlays of the attention: sheets, the names of their files, and open files."""
 
+import base64
 import dataclasses
 import io
 import os
@@ -20,9 +21,11 @@ from keras_attention_apps.captioner.overlays import (
     dimming,
     draw_sheet,
     find_overlays,
+    sentence,
     write_overlay,
 )
 from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.figures import plots
 from PIL import Image
 
 
@@ -59,6 +62,23 @@ def test_only_the_most_attended_place_is_not_dimmed():
     # A map with a smaller range has the same contrast, and a flat one is not dimmed.
     np.testing.assert_array_equal(dimming(0.5 + maps / 9, 90, 60), shares)
     assert not dimming(np.full((3, 3), 1 / 9), 9, 9).any()
+
+
+def test_what_surrounds_a_small_peak_stays_visible():
+    peaked = np.zeros((9, 9))
+    peaked[4, 4] = 1.0
+    shares = dimming(peaked, 90, 90)
+
+    assert shares.min() == 0 and shares.max() == 255
+    # Half a region away, a linear dimming would be about half as strong.
+    linear = 255 * (1 - plots().enlarge(peaked, 90, 90))
+    near = (linear > 100) & (linear < 200)
+    assert near.any() and (shares[near] < 0.8 * linear[near]).all()
+    # A broad map is dimmed linearly.
+    broad = np.tile(np.linspace(0, 1, 9), (9, 1))
+    smooth = plots().enlarge(broad, 90, 90)
+    linear = 255 * (1 - smooth) / (1 - smooth.min())
+    np.testing.assert_allclose(dimming(broad, 90, 90), linear, atol=1)
 
 
 def test_a_sheet_has_the_photograph_and_a_picture_of_every_word():
@@ -211,3 +231,45 @@ def test_figures_of_the_same_title_are_chosen_from_separately():
     assert "Unsure" not in figures[0]
     unsure = caption_figure(photo, dataclasses.replace(caption, unsure=True), "", 0)
     assert "Unsure: " in unsure
+
+
+def test_the_caption_is_the_headline_and_the_alternative_text():
+    maps = np.full((2, 3, 3), 1 / 9)
+    caption = Caption('a "dog"', ["a", "dog"], -1.0, -2.0, -0.7, [0.5, 0.3], maps)
+    photo = types.SimpleNamespace(preview=b"", width=4, height=3)
+    figure = caption_figure(photo, caption, "model", 0)
+
+    text = "A &quot;dog&quot;"
+    assert f'role="img" aria-label="{text}"' in figure
+    assert f'data-announce="Caption: {text}">{text}<' in figure
+    assert f'data-copy="{text}"' in figure
+    # No word is chosen, so that the photograph is not dimmed.
+    assert re.findall('value="(.)" checked', figure) == ["0"]
+
+
+def test_a_notebook_shows_the_caption_and_its_maps():
+    maps = np.zeros((2, 3, 3))
+    maps[0, 0, 0] = maps[1, 2, 2] = 1
+    caption = caption_of(["a", "<dog>"], maps)
+    shown = dataclasses.replace(caption, unsure=True)._repr_html_()
+
+    assert ">A &lt;dog&gt;</p>" in shown and "Unsure: " in shown
+    pictures = re.findall('base64,(.*?)"', shown)
+    first, second = (
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(x)))) for x in pictures
+    )
+    assert first[0, 0] == second[-1, -1] == 255
+    assert first[-1, -1] == second[0, 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a dog", "A dog."),
+        ("a dog.", "A dog."),
+        ("\u4e00\u53ea\u72d7\u3002", "\u4e00\u53ea\u72d7\u3002"),
+        ("", ""),
+    ],
+)
+def test_sentences_of_captions(text, expected):
+    assert sentence(text) == expected

@@ -2,6 +2,9 @@
 
 import base64
 import contextlib
+import csv
+import io
+import json
 import re
 
 import pytest
@@ -149,7 +152,8 @@ def test_a_bad_upload_is_one_sentence_on_the_page(browser, address, tmp_path, be
                 words_of(page)
         alert = page.locator("[role=alert].ka-alert")
         repeat_until(lambda: upload(page, path), alert)
-        assert re.match("Cannot read .*: expected an image of .*", alert.inner_text())
+        expected = "Cannot read text.jpg: expected an image of "
+        assert alert.inner_text().startswith(expected)
         assert str(tmp_path) not in page.content()
 
 
@@ -168,19 +172,101 @@ def test_a_photograph_that_was_removed_must_be_chosen_again():
     assert removed not in str(result)
 
 
-def test_many_images_give_a_table_and_a_csv(browser, address, tmp_path):
+def test_captions_of_many_images_are_corrected_and_downloaded(
+    browser, address, tmp_path
+):
     (tmp_path / "text.jpg").write_text("This is text.")
     with opened(browser, address) as (page, _):
         page.get_by_role("tab", name="Many images").click()
         inputs = page.locator("input[type=file][multiple]")
         inputs.set_input_files([SAMPLE, tmp_path / "text.jpg"])
-        with page.expect_download() as download:
-            page.get_by_role("link", name="CSV").click()
-        lines = download.value.path().read_text().splitlines()
+        csv_button = page.get_by_role("button", name="CSV")
+        csv_button.wait_for()
+        caption = page.get_by_label("Caption of photographer.jpg")
+        assert re.match("a man .* camera$", caption.input_value())
+        caption.fill('A man, "with"\na camera')
+        # The corrections stay when another tab is shown meanwhile.
+        page.get_by_role("tab", name="One image").click()
+        page.get_by_role("tab", name="Many images").click()
+        found = {}
+        for name in ("CSV", "JSON lines"):
+            with page.expect_download() as download:
+                page.get_by_role("button", name=name).click()
+            found[name] = download.value.path().read_text()
 
-    assert lines[0] == "file,caption,mean log-probability,note"
-    assert re.match(r"photographer.jpg,a man .* camera,-1\.\d+,$", lines[1])
-    assert re.match('text.jpg,,,"Cannot read', lines[2])
+    photograph, text = csv.DictReader(io.StringIO(found["CSV"]))
+    assert photograph["image"] == "photographer.jpg"
+    assert photograph["caption"] == 'A man, "with"\na camera'
+    assert photograph["unsure"] in ("true", "false") and photograph["error"] == ""
+    assert (text["image"], text["caption"], text["unsure"]) == ("text.jpg", "", "")
+    assert text["error"].startswith("Cannot read text.jpg: expected an image of")
+    first, second = map(json.loads, found["JSON lines"].splitlines())
+    assert first == {
+        "image": "photographer.jpg",
+        "caption": 'A man, "with"\na camera',
+        "unsure": photograph["unsure"] == "true",
+    }
+    assert second == {"image": "text.jpg", "error": text["error"]}
+
+
+def test_the_caption_is_announced_copied_and_the_alternative_text(browser, address):
+    with opened(browser, address) as (page, _):
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        upload(page, SAMPLE)
+        words = words_of(page)
+        caption = f"{' '.join(words).capitalize()}."
+        assert page.inner_text(".ka-text") == caption
+        assert page.get_by_role("img", name=caption, exact=True).is_visible()
+        # No map is shown before a word is chosen.
+        assert sum(layers_shown(page)) == 0
+        page.wait_for_function(
+            "text => document.querySelector('[role=status].ka-hidden').innerText == "
+            "`Caption: ${text}`",
+            arg=caption,
+        )
+        page.get_by_role("button", name="Copy").click()
+        page.get_by_role("button", name="Copied").wait_for()
+
+        assert page.evaluate("navigator.clipboard.readText()") == caption
+
+
+def test_the_upload_shows_the_photograph_which_another_one_replaces(
+    browser, address, tmp_path
+):
+    from PIL import Image
+
+    Image.new("RGB", (90, 60), "red").save(tmp_path / "red.png")
+    with opened(browser, address) as (page, elsewhere):
+        box = page.locator(".ka-upload")
+        before = box.bounding_box()
+        upload(page, SAMPLE)
+        words_of(page)
+        box.get_by_text("Photograph: photographer.jpg").wait_for()
+        shown = box.locator("img").get_attribute("src")
+        # Nothing moves when the photograph appears.
+        assert box.bounding_box() == before
+        with settled(page):
+            upload(page, tmp_path / "red.png")
+            box.get_by_text("Photograph: red.png").wait_for()
+
+        assert shown.startswith("data:") and shown not in page.content()
+        assert elsewhere == []
+
+
+@pytest.mark.parametrize(("width", "order"), [(400, "below"), (1280, "beside")])
+def test_the_result_comes_before_the_controls(browser, address, width, order):
+    with opened(browser, address, width=width) as (page, _):
+        upload(page, SAMPLE)
+        words_of(page)
+        result = page.locator(".ka-photo").bounding_box()
+        box = page.locator(".ka-upload").bounding_box()
+        options = page.get_by_role("button", name="Options").bounding_box()
+
+        if order == "beside":
+            assert result["x"] > box["x"] + box["width"]
+            assert options["x"] < result["x"]
+        else:
+            assert box["y"] < result["y"] < options["y"]
 
 
 @pytest.fixture

@@ -40,6 +40,22 @@ def test_the_latest_sentence_is_translated_while_another_one_waits(browser, addr
         page.wait_for_selector(".ka-text:text-is('Zwei Hunde spielen.')")
 
 
+def test_enter_translates_and_shift_enter_breaks_the_line(browser, address):
+    with opened(browser, address) as (page, _):
+        sentence = page.get_by_label("Sentence in English")
+        sentence.fill("A dog runs")
+        sentence.press("Shift+Enter")
+        sentence.press_sequentially("in the snow.")
+        assert sentence.input_value() == "A dog runs\nin the snow."
+        assert page.locator(".ka-words").count() == 0
+        sentence.press("Enter")
+        page.wait_for_selector(".ka-words")
+
+        assert sentence.input_value() == "A dog runs\nin the snow."
+        assert page.inner_text(".ka-text").startswith("Ein Hund")
+        assert "English to German" in page.inner_text("header.ka-title")
+
+
 def bars_shown(page):
     """Whether the bars of each word of the translation are shown."""
     return page.eval_on_selector_all(
@@ -219,7 +235,7 @@ def test_a_bad_text_file_is_one_sentence_on_the_page(browser, address, tmp_path)
         page.locator("input[type=file]").set_input_files(path)
 
         alert = page.wait_for_selector("[role=alert].ka-alert")
-        assert alert.inner_text().startswith("the text is not UTF-8")
+        assert alert.inner_text().startswith("text.txt is not UTF-8")
 
 
 def test_clients_translate(address):

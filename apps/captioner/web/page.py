@@ -1,8 +1,7 @@
 """The page of the captioner: its components, events and models."""
 
-import csv
 import dataclasses
-import io
+import html
 import os
 from importlib.resources import files
 
@@ -14,19 +13,20 @@ from keras_attention_apps.captioner.captions import (
     check_inference,
     member_configs,
 )
-from keras_attention_apps.captioner.images import image_to_array, read_image
+from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.web.guard import MEGABYTE, read_upload
 from keras_attention_apps.common.web.markup import (
     alert,
-    download,
-    note,
+    data_uri,
+    placeholder,
     table,
     unsure_mark,
 )
 from keras_attention_apps.common.web.models import Models, name_of
 from keras_attention_apps.common.web.page import (
+    LAYOUT,
     RESULTS,
     beam_options,
     endpoint,
@@ -35,22 +35,20 @@ from keras_attention_apps.common.web.page import (
     image_upload,
     in_turn,
     page,
-    paste_images,
     revealed,
     search_options,
     shown,
 )
 
 PENALTIES = (0.0, 0.7, 1.0)
-# Maximum number of images in the second tab, and the columns of their table.
+# Maximum number of images in the second tab.
 MAX_FILES = 100
-HEADERS = ("file", "caption", "mean log-probability", "note")
-HINT = "Drop an image: its caption appears here, and every word shows its map."
+HINT = "The caption appears here, and every word shows where the model looked."
 REMOVED = "The photograph was removed from the server meanwhile: choose it again."
-# `elem_id` of the upload, which also receives pasted images.
-PHOTOGRAPH = "photograph"
-# Longer side of the image that the page shows.
-PREVIEW = 800
+# Label of the upload.
+PHOTOGRAPH = "Photograph"
+# Longer side of the image that the page shows, and of those in the table.
+PREVIEW, THUMBNAIL = 800, 160
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,11 +96,11 @@ class CaptionService:
             self._sizes.add(other.image_size)
             self.compares_hard |= other.attention == "hard"
 
-    def read(self, source):
-        """Read an image as a `Photo`."""
+    def read(self, source, side=PREVIEW):
+        """Read an image as a `Photo` whose preview has a longer side of `side`."""
         image = read_image(source, max_pixels=self._config.max_megapixels * 1_000_000)
         arrays = {size: image_to_array(image, size) for size in self._sizes}
-        return Photo(arrays, *overlays.preview(image, PREVIEW))
+        return Photo(arrays, *overlays.preview(image, side))
 
     def captions(self, photo, search, *, n_best=1):
         """Return the best captions of a `Photo`, best first."""
@@ -133,8 +131,14 @@ def build(config):
     service = CaptionService(config)
     most = config.server.max_megabytes * MEGABYTE
 
-    def read(path):
-        return service.read(read_upload(path, most))
+    def read(path, **options):
+        content = read_upload(path, most)
+        try:
+            return service.read(content, **options)
+        except ImageError as error:
+            # The name of the file, in place of "the given bytes".
+            reason = str(error).partition(": ")[2]
+            raise UserError(f"Cannot read {os.path.basename(path)}: {reason}") from None
 
     blocks = page(
         "captioner",
@@ -146,37 +150,37 @@ def build(config):
             _one_image(config, service, read)
         with gr.Tab("Many images"):
             _many_images(service, read)
-        paste_images(blocks, PHOTOGRAPH)
     return blocks
 
 
 def _one_image(config, service, read):
     """Fill the tab for one image, and add an endpoint with the same options."""
     photo = gr.State(None, time_to_live=3600)
-    with gr.Row():
-        with gr.Column(scale=2, min_width=280):
+    with gr.Row(elem_classes=LAYOUT):
+        with gr.Column(min_width=280):
             upload = image_upload(
-                label="Photograph",
-                elem_id=PHOTOGRAPH,
+                label=PHOTOGRAPH,
                 sources=["upload", "clipboard", "webcam"],
                 height=230,
+                buttons=["fullscreen"],
             )
-            sample = gr.Button("Use the sample photograph")
-            compare, inference = _comparison(config, service)
-            with gr.Accordion("Options", open=False):
-                n_best = gr.Slider(1, 5, value=3, step=1, label="Captions in the list")
-                options = beam_options(service.defaults, PENALTIES)
-        with gr.Column(scale=3, min_width=280):
+            sample = gr.Button("Use the sample photograph", size="md")
+        with gr.Column(min_width=280):
             with gr.Row(elem_classes=RESULTS):
-                result = gr.HTML(note(HINT))
+                result = gr.HTML(placeholder(HINT))
                 other = gr.HTML(visible=False)
             best = gr.HTML(visible=False)
             draw = gr.Button("Draw the sheet of all maps", size="sm", visible=False)
             sheet = gr.HTML(visible=False)
+        with gr.Column(min_width=280):
+            compare, inference = _comparison(config, service)
+            with gr.Accordion("Options", open=False):
+                n_best = gr.Slider(1, 5, value=3, step=1, label="Captions in the list")
+                options = beam_options(service.defaults, PENALTIES)
 
     events = _ImageEvents(config, service, read)
     reading = event(events.read_photo, upload, [upload, photo, result, best])
-    sampling = event(events.read_sample, None, photo)
+    sampling = event(events.read_sample, None, [upload, photo])
     captioning = event(
         events.show_captions,
         [photo, best, n_best, *options],
@@ -206,13 +210,16 @@ class _ImageEvents:
         if path is None:
             return gr.skip(), gr.skip(), gr.skip(), gr.skip()
         try:
-            return None, self.read(path), gr.skip(), gr.skip()
+            photo = self.read(path)
         except UserError as error:
-            return None, None, alert(error), shown("")
+            upload = gr.update(value=None, label=PHOTOGRAPH)
+            return upload, None, alert(error), shown("")
+        return _uploaded(photo, os.path.basename(path)), photo, gr.skip(), gr.skip()
 
     def read_sample(self):
         sample = files(__package__).joinpath("sample.jpg")
-        return self.service.read(sample.read_bytes())
+        photo = self.service.read(sample.read_bytes())
+        return _uploaded(photo, sample.name), photo
 
     def show_captions(self, photo, best, n_best, beam_size, penalty):
         if photo is None:
@@ -254,6 +261,12 @@ class _ImageEvents:
         return [one.details() for one in found]
 
 
+def _uploaded(photo, name):
+    """Return an update of the upload, which shows a photograph and its name."""
+    preview = data_uri(photo.preview, "image/jpeg")
+    return gr.update(value=preview, label=f"{PHOTOGRAPH}: {name}")
+
+
 def _comparison(config, service):
     """Return the controls of the other model: whether to show it, and its context."""
     compare = gr.Checkbox(
@@ -282,32 +295,45 @@ def _many_images(service, read):
         file_types=["image"],
         height=180,
     )
-    link = gr.HTML()
-    table = gr.HTML(note("A table of captions appears here, to download as CSV."))
+    table = gr.HTML(
+        placeholder("A table of captions appears here, to correct and to download.")
+    )
 
     def captioned(paths):
         if len(paths) > MAX_FILES:
             error = f"expected at most {MAX_FILES} images. Received: {len(paths)}"
-            yield None, "", alert(error)
+            yield None, alert(error)
             return
         rows = []
         for path in paths:
             rows.append(_row(service, read, path))
-            yield gr.skip(), "", rows_table(rows)
-        yield None, csv_link(rows), rows_table(rows)
+            yield gr.skip(), rows_table(rows, total=len(paths))
+        yield None, rows_table(rows, total=len(paths))
 
-    in_turn(upload.upload, event(captioned, upload, [upload, link, table]))
+    in_turn(upload.upload, event(captioned, upload, [upload, table]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """An image in the table of many: its caption, or an error."""
+
+    image: str
+    thumbnail: str = ""
+    caption: str = ""
+    unsure: bool | None = None
+    error: str = ""
 
 
 def _row(service, read, path):
-    """Return the row of an image in the table: its caption, and a note or its error."""
+    """Return the `Row` of an image."""
     name = os.path.basename(path)
     try:
-        (caption,) = service.captions(read(path), {})
+        photo = read(path, side=THUMBNAIL)
+        (caption,) = service.captions(photo, {})
     except UserError as error:
-        return [name, "", "", str(error)]
-    score = round(caption.mean_log_probability, 4)
-    return [name, caption.text, score, unsure_mark(caption)]
+        return Row(name, error=str(error))
+    thumbnail = data_uri(photo.preview, "image/jpeg")
+    return Row(name, thumbnail, caption.text, caption.unsure)
 
 
 def n_best_table(captions):
@@ -318,19 +344,56 @@ def n_best_table(captions):
     return table(["", "caption", "score"], rows, label="Best captions")
 
 
-def rows_table(rows):
-    """Return the captions of many images as a table."""
-    return table(HEADERS, rows, label=f"{len(rows)} images")
+def rows_table(rows, *, total):
+    """Return `Row`s as a table, whose captions can be corrected after the last one."""
+    body = "".join(_row_cells(row, len(rows) == total) for row in rows)
+    if len(rows) < total:
+        return _table_of_images(body, f"{len(rows)} of {total} images")
+    unsure = sum(bool(row.unsure) for row in rows)
+    unreadable = sum(bool(row.error) for row in rows)
+    images = "1 image" if total == 1 else f"{total} images"
+    counts = [images, f"{unsure} unsure", f"{unreadable} unreadable"]
+    label = ", ".join(x for x in counts if not x.startswith("0 "))
+    buttons = "".join(
+        f'<button type="button" class="ka-button" data-save="captions.{suffix}">'
+        f"Download as {kind}</button>"
+        for suffix, kind in (("csv", "CSV"), ("jsonl", "JSON lines"))
+    )
+    return (
+        f'<div class="ka-corrected"><p class="ka-note" data-announce="{label}">{label}'
+        ". Captions can be corrected here before they are downloaded.</p>"
+        f'<p class="ka-buttons">{buttons}</p>{_table_of_images(body, "Captions")}</div>'
+    )
 
 
-def csv_link(rows):
-    """Return a link to download the captions of many images."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([HEADERS, *rows])
-    return download(
-        text.getvalue().encode(),
-        name="captions.csv",
-        text="Download the captions (CSV)",
-        media_type="text/csv",
+def _table_of_images(body, label):
+    heads = "".join(
+        f'<th scope="col">{x}</th>' for x in ("photograph", "caption", "note")
+    )
+    return (
+        f'<table class="ka-table ka-images"><caption>{label}</caption><thead><tr>'
+        f"{heads}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _row_cells(row, is_editable):
+    """Return the row of a table; the script of the page downloads what has a name."""
+    name, caption = html.escape(row.image), html.escape(row.caption)
+    unsure = "" if row.unsure is None else str(row.unsure).lower()
+    mark = unsure_mark(row)
+    error, read_only = html.escape(row.error), "" if is_editable else " readonly"
+    picture = f'<img src="{row.thumbnail}" alt="{caption}">' if row.thumbnail else ""
+    text, between, columns = "", "", ' colspan="2"'
+    if row.thumbnail:
+        text = (
+            f'<textarea rows="1" aria-label="Caption of {name}"{read_only}>{caption}'
+            "</textarea>"
+        )
+        between, columns = "</td><td>", ""
+    return (
+        f'<tr><td data-name="image" data-value="{name}">{picture}'
+        f"<small>{name}</small></td><td{columns}>"
+        f'<div data-name="caption" data-value="">{text}</div>{between}'
+        f'<span data-name="unsure" data-value="{unsure}">{mark}</span>'
+        f'<span data-name="error" data-value="{error}">{error}</span></td></tr>'
     )

@@ -33,21 +33,53 @@ def unsure_mark(output):
     return UNSURE.lower() if output.unsure else ""
 
 
+def placeholder(text):
+    """Return a box that says what will appear in its place."""
+    return f'<p class="ka-placeholder">{html.escape(text)}</p>'
+
+
+def headline(text, *, kind):
+    """Return a result with a button that copies it; screen readers announce it.
+
+    Args:
+        text: The result.
+        kind: Noun for what the result is, such as `"Caption"`.
+    """
+    text = html.escape(text)
+    return (
+        f'<div class="ka-headline"><p class="ka-text" dir="auto" '
+        f'data-announce="{kind}: {text}">{text}</p>'
+        f'<button type="button" class="ka-button" data-copy="{text}">Copy</button>'
+        "</div>"
+    )
+
+
 def figures(*fragments):
     """Return figures side by side, or one below the other where it is narrow."""
     return f'<div class="ka-figures">{"".join(fragments)}</div>'
 
 
-def words(texts, layers, *, group, label, notes=None, shares=None, chosen=0):
+def notebook_headline(output, text):
+    """Return a result, and whether the model is unsure of it, for a notebook."""
+    return (
+        '<p dir="auto" style="margin:0 0 .5em;font-size:1.2em;font-weight:600">'
+        f"{html.escape(text)}</p>{unsure_note(output)}"
+    )
+
+
+def words(
+    texts, layers, *, group, label, notes=None, shares=None, kinds=None, chosen=0
+):
     """Return words as radio buttons, each with a layer over its figure.
 
     A click or the arrow keys choose a word. The style sheet shows the layer of the
-    chosen word; no script is needed.
+    chosen word; no script is needed. `kinds` are a class of each word, or empty.
     """
     labels = []
     for i, (text, layer) in enumerate(zip(texts, layers, strict=True)):
         below = f"<small>{html.escape(notes[i])}</small>" if notes else ""
         style = f' style="--share:{shares[i]:.3f}"' if shares else ""
+        style += f' class="{kinds[i]}"' if kinds and kinds[i] else ""
         checked = " checked" if i == chosen else ""
         labels.append(
             f'<label{style}><input type="radio" name="{html.escape(group)}" '

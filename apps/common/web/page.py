@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import gradio as gr
-from gradio.data_classes import ListFiles
+from gradio.data_classes import ImageData, ListFiles
 from gradio.utils import get_upload_folder
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.web.guard import upload_path
@@ -62,24 +62,16 @@ async def _in_daemon(function, *args):
     return await asyncio.wrap_future(future)
 
 
-# Gradio has a button for pasting; this script also uploads images pasted by Ctrl-V.
-PASTE = """() => document.addEventListener("paste", (event) => {
-    const image = [...event.clipboardData.files].find(x => x.type.startsWith("image/"));
-    const input = document.querySelector("#%s input[type=file]");
-    if (image && input) {
-        const files = new DataTransfer();
-        files.items.add(image);
-        input.files = files.files;
-        input.dispatchEvent(new Event("change", {bubbles: true}));
-    }
-})"""
-
-
 def _paths(self, value):
     """Return the path of an upload, or the list of the paths of several."""
     if isinstance(value, ListFiles):
         return [file.path for file in value]
     return value and value.path
+
+
+def _shown_image(self, value):
+    """Return a data URI as the value of an image: the server keeps no file of it."""
+    return value and ImageData(url=value)
 
 
 def _subclass(component):
@@ -89,7 +81,7 @@ def _subclass(component):
     component would not last. Gradio's metaclass is left out, since it would write a
     file next to this one.
     """
-    methods = {"preprocess": _paths}
+    methods = {"preprocess": _paths, "postprocess": _shown_image}
     return abc.ABCMeta.__new__(
         type(component), component.__name__, (component,), methods
     )
@@ -103,9 +95,10 @@ FileUpload = _subclass(gr.File)
 def image_upload(**options):
     """Return a `gradio.Image` whose value is the path of the upload.
 
-    The program checks the size of the image before it decodes it.
+    The program checks the size of the image before it decodes it. What the component
+    shows is a data URI. The script of the page uploads images that are pasted anywhere.
     """
-    return ImageUpload(type="filepath", **options)
+    return ImageUpload(type="filepath", elem_classes="ka-upload", **options)
 
 
 def file_upload(**options):
@@ -114,11 +107,6 @@ def file_upload(**options):
     With `file_count="multiple"`, it is a list of paths.
     """
     return FileUpload(**options)
-
-
-def paste_images(page, upload):
-    """Upload an image that is pasted anywhere on the page."""
-    page.load(None, js=PASTE % upload, api_visibility="private")
 
 
 def check_calls(page):
@@ -248,6 +236,8 @@ def _described(value):
 
 STYLE = Path(__file__).parent / "page.css"
 
+SCRIPT = Path(__file__).parent / "page.js"
+
 # System fonts, so that no font is downloaded.
 THEME = gr.themes.Default(
     primary_hue="indigo",
@@ -258,6 +248,9 @@ THEME = gr.themes.Default(
 
 # Class of a row of results, which are side by side where there is room.
 RESULTS = "ka-results"
+# Class of a row of inputs, results and controls. In a wide window, the results are
+# beside both others; in a narrow one, between them.
+LAYOUT = "ka-layout"
 
 # Events that share a limit of how many run at the same time.
 EVENTS = "events"
@@ -276,6 +269,8 @@ def page(title, description, purpose=None):
         lines = [f"<b>{html.escape(purpose)}</b>"] if purpose else []
         lines = "".join(f"<p>{line}</p>" for line in [*lines, description])
         gr.HTML(f'<header class="ka-title"><h1>{title}</h1>{lines}</header>')
+        script = SCRIPT.read_text(encoding="utf-8")
+        blocks.load(None, js=script, api_visibility="private")
     return blocks
 
 

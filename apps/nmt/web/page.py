@@ -1,14 +1,22 @@
 """The page of the translator: its components, events and models."""
 
 import io
+import os
+import re
 
 import gradio as gr
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import utf8_lines
 from keras_attention_apps.common.web.guard import MEGABYTE, read_upload
-from keras_attention_apps.common.web.markup import alert, figures, note, unsure_mark
+from keras_attention_apps.common.web.markup import (
+    alert,
+    figures,
+    placeholder,
+    unsure_mark,
+)
 from keras_attention_apps.common.web.models import Models, name_of
 from keras_attention_apps.common.web.page import (
+    LAYOUT,
     RESULTS,
     beam_options,
     endpoint,
@@ -91,7 +99,7 @@ EXAMPLES = (
     "A young woman with red hair reads a book on a bench in the park.",
 )
 
-HINT = "The translation appears here, and every word shows where it looked."
+HINT = "appears here, and every word shows which words of the sentence it looked at."
 
 
 def build(config):
@@ -110,19 +118,45 @@ def build(config):
     return blocks
 
 
+def languages(purpose):
+    """Return the languages in the purpose of a model, or `None` twice.
+
+    >>> languages("English to German, everyday sentences")
+    ('English', 'German')
+    """
+    found = re.match(r"(\w+) to (\w+)\b", purpose or "")
+    return found.groups() if found else (None, None)
+
+
 def _one_sentence(config, service):
     """Fill the tab for a sentence, and add an endpoint with the same options."""
-    with gr.Row():
-        with gr.Column(scale=3, min_width=280):
+    source, target = languages(service.purpose)
+    examples = EXAMPLES if source in (None, "English") else ()
+    with gr.Row(elem_classes=[LAYOUT, "ka-below"]):
+        with gr.Column(min_width=280):
             sentence = gr.Textbox(
-                label="Sentence",
-                lines=2,
+                label=f"Sentence in {source}" if source else "Sentence",
+                info="Enter translates, Shift+Enter begins a new line.",
+                # With more lines at first, Enter would begin a new line.
+                lines=1,
+                max_lines=10,
                 max_length=MAX_CHARACTERS,
-                placeholder=EXAMPLES[0],
+                placeholder=examples[0] if examples else None,
                 submit_btn="Translate",
+                elem_classes="ka-sentence",
             )
-            examples = [gr.Button(x, size="sm") for x in EXAMPLES]
-        with gr.Column(scale=2, min_width=280):
+            buttons = [gr.Button(x, size="sm") for x in examples]
+        with gr.Column(min_width=280):
+            with gr.Row(elem_classes=RESULTS):
+                where = (
+                    f"The translation into {target}" if target else "The translation"
+                )
+                result = gr.HTML(placeholder(f"{where} {HINT}"))
+                others = gr.HTML(visible=False)
+            with gr.Row(elem_classes=RESULTS):
+                best = gr.HTML(visible=False)
+                heat = gr.HTML(visible=False)
+        with gr.Column(min_width=280):
             compare = gr.Checkbox(
                 label="Show other kinds of attention, too",
                 info=f"{' and '.join(map(name_of, service.others))}. Loading them "
@@ -134,19 +168,13 @@ def _one_sentence(config, service):
                     1, 5, value=3, step=1, label="Translations in the list"
                 )
                 options = beam_options(service.defaults, PENALTIES)
-    with gr.Row(elem_classes=RESULTS):
-        result = gr.HTML(note(HINT))
-        others = gr.HTML(visible=False)
-    with gr.Row(elem_classes=RESULTS):
-        best = gr.HTML(visible=False)
-        heat = gr.HTML(visible=False)
 
     events = _SentenceEvents(config, service)
     translating = event(
         events.show_translations, [sentence, n_best, *options], [result, best, heat]
     )
     comparing = event(events.show_others, [sentence, compare, *options], others)
-    for text, example in zip(EXAMPLES, examples, strict=True):
+    for text, example in zip(examples, buttons, strict=True):
         choosing = event(lambda text=text: text, None, sentence)
         in_turn(example.click, choosing, translating, comparing)
     for trigger in (sentence.submit, *(option.input for option in options)):
@@ -205,12 +233,14 @@ def _text_file(config, service):
         height=180,
     )
     link = gr.HTML()
-    table = gr.HTML(note("A table of translations appears here, to download as text."))
+    table = gr.HTML(
+        placeholder("A table of translations appears here, to download as text.")
+    )
     most = config.server.max_megabytes * MEGABYTE
 
     def translated(path):
         try:
-            sentences = _sentences(read_upload(path, most))
+            sentences = _sentences(read_upload(path, most), os.path.basename(path))
             rows = []
             for number, sentence in enumerate(sentences, start=1):
                 (found,) = service.translations(sentence, {})
@@ -226,9 +256,8 @@ def _text_file(config, service):
     in_turn(upload.upload, event(translated, upload, [upload, link, table]))
 
 
-def _sentences(content):
-    """Return the lines of a text."""
-    name = "the text"
+def _sentences(content, name):
+    """Return the lines of a text in a file of this name."""
     lines = list(utf8_lines(io.BytesIO(content), name))
     if len(lines) > MAX_LINES:
         raise UserError(f"expected at most {MAX_LINES} lines. Received: {len(lines)}")
