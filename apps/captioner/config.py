@@ -348,13 +348,16 @@ class CaptionConfig:
     images: Positional[tuple[Path, ...]]
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
-    #: Write to this file instead of standard output, one JSON object per line: image,
-    #: model, options (those that differ from the defaults), caption and
-    #: mean_log_probability, or error. The same command in the same working directory
-    #: resumes an interrupted run: images that have captions in the file are skipped,
-    #: and those with an error are tried again. A file with captions of another model or
-    #: of other options is an error. A lower --min-score tries images without a caption
-    #: again; a higher one removes captions with a lower mean_log_probability.
+    #: Write to this file instead of the standard output; its suffix is the format. .csv
+    #: or .tsv: a table of image, caption, mean_log_probability, unsure and error. .txt:
+    #: one caption on each line, an empty one for an unreadable image. .jsonl: one JSON
+    #: object per line, with the model, and the options that differ from the defaults.
+    #: The same command in the same working directory resumes an interrupted run; a
+    #: table or text appears when all images are captioned. In a file of JSON lines,
+    #: images that have captions are skipped, and those with an error are tried again.
+    #: A file with captions of another model or of other options is an error. A lower
+    #: --min-score tries images without a caption again; a higher one removes captions
+    #: with a lower mean_log_probability.
     output: Path | None = None
     #: Draw where the model looked for every word into this file (PNG, JPEG or PDF); for
     #: several images, into this folder, which must not be that of the images.
@@ -368,7 +371,7 @@ class CaptionConfig:
     #: choose it, see the CIDEr of the most probable captions in captioner evaluate.
     min_score: LogProbability | None = None
     #: Number of captions per image, each printed as: path, tab, score, tab, caption; in
-    #: JSON they are a list.
+    #: JSON they are a list; in a table, rows, with a column score.
     n_best: Positive = 1
     #: Print one JSON object per image, with words, their probabilities, scores and
     #: attention. With --output, the objects of the file also have these keys.
@@ -379,6 +382,11 @@ class CaptionConfig:
     search: Flags[CaptionSearchConfig] = CaptionSearchConfig()
     bulk: Flags[BulkConfig] = BulkConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
+
+    @property
+    def resumes(self):
+        """Whether the same command resumes an interrupted run."""
+        return self.output is not None
 
 
 @dataclasses.dataclass(frozen=True)

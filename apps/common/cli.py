@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import importlib.metadata
 import inspect
 import io
 import logging
@@ -14,10 +15,16 @@ import warnings
 from typing import Annotated
 
 import tyro
-from keras_attention_apps.common.errors import UserError, printable, reason
+from keras_attention_apps.common.errors import (
+    UserError,
+    did_you_mean,
+    printable,
+    reason,
+)
 from keras_attention_apps.common.files import at_most
 from keras_attention_apps.common.models import CONFIG, read_sealed
-from keras_attention_apps.common.options import ReadingConfig, parsed
+from keras_attention_apps.common.options import ReadingConfig, TrainingOptions, parsed
+from keras_attention_apps.common.progress import quiet
 
 
 class Terminated(KeyboardInterrupt):
@@ -43,6 +50,15 @@ def _ending_by_exception():
         signal.signal(signal.SIGTERM, before)
 
 
+DISTRIBUTION = "keras-attention-layers"
+
+QUIET = "--quiet"
+
+_GLOBAL_OPTIONS = (
+    "\n\n--quiet, with any command, shows no progress. --version alone prints the "
+    "version."
+)
+
 # Packages of this project: a missing module of theirs is a bug.
 _OURS = ("keras_attention", "keras_attention_apps")
 
@@ -67,12 +83,11 @@ def run(program, main):
     try:
         with _ending_by_exception():
             return main() or 0
-    except Terminated:
-        print(f"{program}: terminated", file=sys.stderr)
-        return 143
-    except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        is_terminated = isinstance(error, Terminated)
+        parts = "terminated" if is_terminated else "interrupted", str(error)
+        print(f"{program}: {': '.join(filter(None, parts))}", file=sys.stderr)
+        return 143 if is_terminated else 130
     except BrokenPipeError:
         # Python would write the rest of the buffer and fail again.
         sys.stdout = io.StringIO()
@@ -147,6 +162,8 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
             docstring of the options.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
+    is_quiet = QUIET in argv
+    argv = [x for x in argv if x != QUIET]
 
     def subcommands(**changes):
         """Return all commands as a type; `changes` are new defaults of a training."""
@@ -167,9 +184,18 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
         return functools.reduce(operator.or_, found)
 
     def run_command():
-        program = {"prog": name, "description": description}
+        if argv == ["--version"]:
+            print(name, _version())
+            return 0
+        _check_command(argv, commands)
+        program = {"prog": name, "description": f"{description}{_GLOBAL_OPTIONS}"}
         config = parsed(subcommands, argv, read_config, **program)
         quiet_tensorflow()
+        shown = _silent(config) if is_quiet else contextlib.nullcontext()
+        with shown, _resuming(config):
+            return result_of(config)
+
+    def result_of(config):
         limit = getattr(config, "reading", ReadingConfig()).max_bytes
         with at_most(limit), warnings.catch_warnings():
             # Pillow warns about some files although it can read them.
@@ -178,6 +204,43 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
         return result if isinstance(result, int) else 0
 
     return run(name, run_command)
+
+
+@contextlib.contextmanager
+def _silent(config):
+    """Show no progress; what a training prints is progress."""
+    with quiet(), open(os.devnull, "w") as nowhere:
+        is_training = isinstance(config, TrainingOptions)
+        with contextlib.redirect_stdout(nowhere if is_training else sys.stdout):
+            yield
+
+
+@contextlib.contextmanager
+def _resuming(config):
+    """Say, if the program is interrupted, that its command resumes, if it does."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if getattr(config, "resumes", False):
+            raise type(error)("the same command resumes") from error
+        raise
+
+
+def _version():
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return "(the package is not installed)"
+
+
+def _check_command(argv, commands):
+    """Raise a `UserError` if the first argument is no command and no option."""
+    first = argv[0] if argv else "--help"
+    if not first.startswith("-") and first not in commands:
+        raise UserError(
+            f"expected a command: {', '.join(commands)}. "
+            f"Received: {first!r}{did_you_mean(first, commands)}"
+        )
 
 
 def _purpose(options, presets):

@@ -1,5 +1,6 @@
 """Errors that the user can correct, and values as text of one line."""
 
+import difflib
 import re
 
 
@@ -18,6 +19,29 @@ def reason(error):
     if isinstance(error, KeyError):
         return f"there is no {message}"
     return message or type(error).__name__
+
+
+# Maximum number of names that an error lists.
+MAX_NAMES = 5
+
+
+def did_you_mean(name, names):
+    """Return a question after a wrong name, or an empty text if none is similar.
+
+    >>> did_you_mean("ResNet5", ["MobileNetV2", "ResNet50"])
+    ". Did you mean 'ResNet50'?"
+    """
+    close = difflib.get_close_matches(str(name), names, 1)
+    return f". Did you mean {close[0]!r}?" if close else ""
+
+
+def listed(name, names):
+    """Return names, separated by commas; of many, those nearest to a wrong name."""
+    names = sorted(names)
+    if len(names) <= MAX_NAMES:
+        return ", ".join(names) or "none"
+    nearest = difflib.get_close_matches(str(name), names, MAX_NAMES, cutoff=0)
+    return f"{', '.join(nearest)} and {len(names) - MAX_NAMES} others"
 
 
 def counted(number, noun):

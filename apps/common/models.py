@@ -9,7 +9,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_attention_apps.common.errors import UserError, printable, reason
+from keras_attention_apps.common.errors import (
+    UserError,
+    did_you_mean,
+    listed,
+    printable,
+    reason,
+)
 from keras_attention_apps.common.files import (
     LITERT,
     MODEL_FILES,
@@ -162,12 +168,15 @@ def find_preset(name_or_path, presets):
     for folder in (presets / path, path) if is_name else (path,):
         if (folder / CONFIG).is_file():
             return folder
-    known = sorted(path.parent.name for path in presets.glob(f"*/{CONFIG}"))
+    known = [path.parent.name for path in presets.glob(f"*/{CONFIG}")]
     inside = path / BEST
-    hint = f". Its model is {str(inside)!r}" if holds(inside, MODEL_FILES) else ""
+    if holds(inside, MODEL_FILES):
+        hint = f". Its model is {str(inside)!r}"
+    else:
+        hint = did_you_mean(name_or_path, known)
     raise UserError(
         "expected the name of a preset or the folder of a trained model. Presets: "
-        f"{', '.join(known) or 'none'}. Received: {str(name_or_path)!r}{hint}"
+        f"{listed(name_or_path, known)}. Received: {str(name_or_path)!r}{hint}"
     )
 
 

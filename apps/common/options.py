@@ -371,6 +371,8 @@ class DevicesConfig:
 class TrainingOptions:
     """Options of a training that both programs have."""
 
+    resumes = True
+
     #: Softmax temperature for sampling in self-critical training. Below 1, samples are
     #: closer to the beam-search result.
     self_critical_temperature: Rare[Annotated[float, Range(0.1, 10)]] = 0.5

@@ -453,7 +453,10 @@ class TranslateConfig:
     sentences: Positional[tuple[str, ...]] = ()
     #: Input file, translated line by line, instead of sentences or the standard input.
     input: Path | None = None
-    #: Output file, instead of the standard output. The file appears when all lines are
+    #: Output file, instead of the standard output; its suffix is the format. .csv or
+    #: .tsv: a table of line, source, translation, mean_log_probability and unsure.
+    #: .jsonl: one JSON object per line, as with --json. .txt, or the code of a language
+    #: such as .de: one translation on each line. The file appears when all lines are
     #: translated; an interrupted run leaves none. With --engine ray, the same command
     #: resumes an interrupted run.
     output: Path | None = None

@@ -52,8 +52,17 @@ def test_receptive_fields_of_the_small_cnn_are_centred():
 
 @pytest.mark.parametrize("name", ["__class__", "keras", "mobilenet_v2", "Mobile"])
 def test_a_backbone_is_a_public_model(name):
-    with pytest.raises(UserError, match=f"one of ConvNeXtBase, .*Received: '{name}'"):
+    with pytest.raises(UserError, match=f"such as .* others. Received: '{name}'"):
         Backbone(name, 32)
+
+
+def test_an_unknown_backbone_has_the_nearest_names():
+    with pytest.raises(UserError) as error:
+        Backbone("ResNet5", 32)
+
+    message = str(error.value)
+    assert "ResNet50, " in message and "ConvNeXtBase" not in message
+    assert message.endswith("Received: 'ResNet5'. Did you mean 'ResNet50'?")
 
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 9, 9, 4)).astype("float32")

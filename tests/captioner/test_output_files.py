@@ -1,5 +1,6 @@
 """Files that the commands write: overlays, captions, scores and models."""
 
+import csv
 import json
 import os
 import shutil
@@ -125,7 +126,9 @@ def test_an_interrupted_output_resumes(
     whole = lines_of(output)
     count = len(whole)
     reported = capsys.readouterr()
-    assert f"{count}/{count} [" in reported.err
+    assert f"captioner: wrote captions of {count} images to {output}\n" in reported.err
+    # A progress bar has no place in a log file.
+    assert "\r" not in reported.err
     assert "error: Cannot read" in reported.err
     assert "caption" in whole[0] and "words" not in whole[0]
     assert whole[-1]["image"] == str(broken)
@@ -138,13 +141,14 @@ def test_an_interrupted_output_resumes(
     assert main(command) == 2
 
     assert lines_of(output) == whole
-    assert "2/2 [" in capsys.readouterr().err
+    wrote = f"wrote captions of 2 images to {output}; those of {count - 2} were there"
+    assert wrote in capsys.readouterr().err
 
     # Unreadable images are tried again, here with paths from another working folder.
     monkeypatch.chdir(photographs)
     assert main([*command[:1], ".", *command[2:]]) == 2
     assert lines_of(output) == whole
-    assert "1/1 [" in capsys.readouterr().err
+    assert "wrote captions of 1 image to" in capsys.readouterr().err
     shutil.copy(photographs / "red-0.png", broken)
     assert main(command) == 0
     *before, last = lines_of(output)
@@ -205,7 +209,7 @@ def test_an_output_has_lines_of_one_model_and_one_kind(
 def test_an_output_with_other_content_is_not_changed(
     photographs, model_folder, tmp_path, capsys, text
 ):
-    output = tmp_path / "notes.txt"
+    output = tmp_path / "notes.jsonl"
     output.write_text(text)
     command = ["caption", str(photographs), "--model", str(model_folder)]
 
@@ -222,6 +226,94 @@ def test_an_output_must_be_a_file(photographs, tmp_path, capsys):
     assert main([*command, "--output", str(tmp_path / "pipe")]) == 2
     err = capsys.readouterr().err
     assert "--output must be a file" in err and f"device: '{tmp_path / 'pipe'}'" in err
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".txt"])
+def test_the_suffix_of_an_output_is_its_format(
+    suffix, photographs, model_folder, tmp_path, capsys
+):
+    folder = tmp_path / "new"
+    folder.mkdir()
+    broken = folder / "broken, really.jpg"
+    broken.write_text("no picture")
+    output = folder / f"captions{suffix}"
+    paths = [photographs / "red-0.png", broken, photographs / "blue-0.png"]
+    command = ["caption", *map(str, paths), "--model", str(model_folder)]
+    assert main(command) == 2
+    captions = dict(x.split("\t") for x in capsys.readouterr().out.splitlines())
+    assert main([*command, "--output", str(output)]) == 2
+
+    if suffix == ".txt":
+        red, blue = captions.values()
+        assert output.read_text().splitlines() == [red, "", blue]
+    else:
+        with open(output, encoding="utf-8", newline="") as file:
+            delimiter = "," if suffix == ".csv" else "\t"
+            rows = list(csv.DictReader(file, delimiter=delimiter))
+        assert [row["image"] for row in rows] == [*map(str, paths)]
+        found = {row["image"]: row["caption"] for row in rows if row["caption"]}
+        assert found == captions
+        assert "Cannot read" in rows[1]["error"] and not rows[0]["error"]
+        assert float(rows[0]["mean_log_probability"]) < 0
+    assert sorted(folder.iterdir()) == [broken, output]
+
+    # It may have been corrected meanwhile.
+    before = output.read_bytes()
+    capsys.readouterr()
+    assert main([*command, "--output", str(output)]) == 2
+    assert "expected the name of a new file" in capsys.readouterr().err
+    assert output.read_bytes() == before
+
+
+def test_a_table_resumes_and_has_a_row_of_every_caption(
+    photographs, model_folder, tmp_path, capsys, monkeypatch
+):
+    output = tmp_path / "new" / "captions.csv"
+    command = ["caption", str(photographs), "--model", str(model_folder)]
+    command += ["--output", str(output), "--n-best", "2"]
+    add = Records.add
+
+    def interrupt(self, path, described):
+        if path.name == "red-0.png":
+            raise KeyboardInterrupt
+        add(self, path, described)
+
+    monkeypatch.setattr(Records, "add", interrupt)
+    assert main(command) == 130
+    err = capsys.readouterr().err
+    assert err.endswith("captioner: interrupted: the same command resumes\n")
+    assert not output.exists()
+    monkeypatch.setattr(Records, "add", add)
+    assert main([*command, "--quiet"]) == 0
+
+    assert capsys.readouterr().err == ""
+    with open(output, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    images = sorted(map(str, photographs.glob("*.png")))
+    assert [row["image"] for row in rows] == [x for x in images for _ in range(2)]
+    assert float(rows[0]["score"]) >= float(rows[1]["score"])
+    assert list(output.parent.iterdir()) == [output]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("captions.json", [], "must end in .csv, .tsv, .txt or .jsonl"),
+        ("captions", [], "must end in .csv, .tsv, .txt or .jsonl"),
+        ("captions.csv", ["--json"], "--json needs an --output that ends in .jsonl"),
+        ("captions.txt", ["--n-best", "2"], "one caption on each line"),
+    ],
+)
+def test_other_suffixes_are_refused_before_the_model_is_loaded(
+    name, options, message, photographs, tmp_path, capsys
+):
+    path, output = str(photographs / "red-0.png"), tmp_path / name
+    command = ["caption", path, "--model", "nowhere", "--output", str(output)]
+    assert main([*command, *options]) == 2
+
+    err = capsys.readouterr().err
+    assert message in err and f"Received: '{output}'" in err
+    assert not output.exists()
 
 
 class QuarterMeteor:

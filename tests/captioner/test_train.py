@@ -125,6 +125,12 @@ def test_few_captions_are_learned_word_by_word(
     assert list((tmp_path / "keras" / "captioner").iterdir())
 
 
+def test_an_unknown_backbone_is_an_error_before_the_data_are_read(tmp_path, capsys):
+    options = ["--data", str(tmp_path), "--output", str(tmp_path / "run")]
+    assert main(["train", *options, "--model.backbone", "MobilNetV2"]) == 2
+    assert "Did you mean 'MobileNetV2'?" in capsys.readouterr().err
+
+
 def test_rare_words_are_reported(squares, tmp_path, capsys, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt

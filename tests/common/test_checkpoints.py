@@ -243,6 +243,17 @@ def test_another_configuration_is_refused_by_name_and_values(tmp_path):
         Checkpoints(tmp_path, {"units": 32})
 
 
+def test_another_number_of_epochs_is_refused_with_the_way_to_train_further(tmp_path):
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    Checkpoints(folder, {"fine_tuning_epochs": 2}).next_phase()
+
+    with pytest.raises(UserError, match="was 2, and is now 3") as error:
+        Checkpoints(folder, {"fine_tuning_epochs": 3})
+    model = tmp_path / "run" / "model"
+    assert f"further: --from-preset {str(model)!r} and an" in str(error.value)
+
+
 DIGESTS = {"from_preset's vocabulary": "digest 1", "backbone_weights_file": "digest 2"}
 
 

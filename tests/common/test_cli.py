@@ -1,18 +1,22 @@
+import dataclasses
+import importlib.metadata
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from keras_attention_apps.common.cli import run
-from keras_attention_apps.common.errors import UserError, printable, reason
+from keras_attention_apps.common.cli import main, run
+from keras_attention_apps.common.errors import UserError, listed, printable, reason
+from keras_attention_apps.common.progress import fit_verbosity, note, progress_bar
 
 
 def fail_with(error):
-    def main():
+    def fail(*args):
         raise error
 
-    return main
+    return fail
 
 
 def test_an_error_of_the_user_is_one_line_and_exit_code_2(capfd):
@@ -82,6 +86,82 @@ def test_control_characters_in_file_names_are_escaped(capsys):
 
 def test_an_interruption_has_exit_code_130():
     assert run("captioner", fail_with(KeyboardInterrupt())) == 130
+
+
+def program(argv, call=lambda config: None):
+    """Run a program that trains and reads, and return its exit code."""
+    commands = {"train": TrainConfig, "read": ReadConfig}
+    names = {"presets": Path("nowhere"), "read_config": None, "argv": argv}
+    return main("program", "Trains and reads.", commands, call, **names)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Train."""
+
+    resumes = True
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadConfig:
+    """Read."""
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train", "program: interrupted: the same command resumes\n"),
+        ("read", "program: interrupted\n"),
+    ],
+)
+def test_an_interrupted_command_says_whether_it_resumes(command, message, capsys):
+    assert program([command], fail_with(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == message
+
+
+def test_of_many_names_the_nearest_are_listed():
+    assert listed("x", ["b", "a"]) == "a, b"
+    assert listed("x", []) == "none"
+    names = [f"{word}-{size}" for word in ("dog", "cat") for size in range(5)]
+    assert listed("cat", names).endswith(" and 5 others")
+    assert listed("cat", names).count("cat-") == 5
+
+
+def test_an_unknown_command_has_the_nearest_one(capsys):
+    assert program(["trian"]) == 2
+    assert capsys.readouterr().err == (
+        "program: error: expected a command: train, read. Received: 'trian'. "
+        "Did you mean 'train'?\n"
+    )
+
+
+def test_the_version_is_printed(capsys, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: f"1.2 of {name}")
+    assert program(["--version"]) == 0
+    assert capsys.readouterr().out == "program 1.2 of keras-attention-layers\n"
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_bars_are_shown_on_a_terminal_unless_quiet(
+    quiet, is_terminal, capsys, monkeypatch
+):
+    def call(config):
+        for stream in (sys.stdout, sys.stderr):
+            monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+        with progress_bar(total=2) as bar:
+            bar.update(2)
+        note("done")
+        print(fit_verbosity())
+
+    # The option may stand anywhere.
+    assert program(["--quiet", "read"] if quiet else ["read"], call) == 0
+    out, err = capsys.readouterr()
+    assert ("2/2" in err) == (is_terminal and not quiet)
+    assert ("done" in err) == (not quiet)
+    assert out == f"{0 if quiet else 1 if is_terminal else 2}\n"
+    # Another run in this process is not quiet.
+    assert fit_verbosity() > 0
 
 
 def test_a_closed_pipe_has_exit_code_141():

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import sys
@@ -12,13 +13,24 @@ from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
     find_unsupported,
+    is_open,
     with_open_files,
 )
-from keras_attention_apps.common.errors import UserError, printable
-from keras_attention_apps.common.files import check_file, is_pipe_or_device, to_json
+from keras_attention_apps.common.errors import UserError, counted, printable
+from keras_attention_apps.common.files import (
+    atomic_path,
+    check_file,
+    is_pipe_or_device,
+    to_json,
+)
 from keras_attention_apps.common.hypotheses import DIGITS, check_n_best
 from keras_attention_apps.common.models import changes_in
+from keras_attention_apps.common.progress import note, progress_bar
+from keras_attention_apps.common.tables import DELIMITERS, JSON_LINES, TEXT, TableWriter
 from tqdm import tqdm
+
+# End of the name of the file from which an interrupted run of a table resumes.
+UNFINISHED = ".unfinished"
 
 
 def caption(config):
@@ -49,7 +61,7 @@ def caption(config):
         **chosen.options,
     )
     with contextlib.ExitStack() as stack:
-        records = None
+        records, everything = None, paths
         if config.output:
             from keras_attention_apps.captioner.commands.records import Records
 
@@ -57,11 +69,12 @@ def caption(config):
             check_n_best(config.n_best, search)
             options = _options(config, search)
             records = stack.enter_context(
-                Records(config.output, chosen.name, options, config.min_score)
+                Records(_records(config), chosen.name, options, config.min_score)
             )
             missing = {path for path, x in overlays.items() if not x.exists()}
             paths = [x for x in paths if x not in records or x in missing]
-            progress = stack.enter_context(tqdm(total=len(paths), unit="image"))
+            bar = progress_bar(total=len(paths), unit="image")
+            progress = stack.enter_context(bar)
         found = captioner.caption_each(
             # The overlay is drawn on the same bytes.
             with_open_files(paths),
@@ -83,7 +96,82 @@ def caption(config):
             if path not in records:
                 records.add(path, _entry(config, captions, kept, details=config.json))
             progress.update()
+    if records:
+        _finish(config, everything, earlier=len(everything) - len(paths))
     return 2 if failures else 0
+
+
+def _finish(config, paths, earlier):
+    """Write the table, if the output is one, and say how many images it has."""
+    if _is_table(config):
+        _write_table(config, paths)
+        _records(config).unlink()
+    count = counted(len(paths) - earlier, "image")
+    wrote = f"captioner: wrote captions of {count} to {printable(config.output)}"
+    note(f"{wrote}; those of {earlier:,} were there before" if earlier else wrote)
+
+
+def _is_table(config):
+    return config.output.suffix.lower() != JSON_LINES
+
+
+def _records(config):
+    """Return the file of JSON lines: the output, or that from which it is written."""
+    if not _is_table(config):
+        return config.output
+    return config.output.with_name(f"{config.output.name}{UNFINISHED}")
+
+
+def _check_format(config):
+    """Raise a `UserError` if the output has another suffix, or options do not fit."""
+    output, suffix = config.output, config.output.suffix.lower()
+    if suffix not in (*DELIMITERS, TEXT, JSON_LINES):
+        raise UserError(
+            "--output must end in .csv, .tsv, .txt or .jsonl (JSON lines). "
+            f"Received: {str(output)!r}"
+        )
+    if config.json and suffix != JSON_LINES:
+        raise UserError(
+            f"--json needs an --output that ends in .jsonl. Received: {str(output)!r}"
+        )
+    if config.n_best > 1 and suffix == TEXT:
+        raise UserError(
+            "a text file has one caption on each line; --n-best needs an --output that "
+            f"ends in .csv, .tsv or .jsonl. Received: {str(output)!r}"
+        )
+    if _is_table(config) and output.exists() and not _records(config).exists():
+        raise UserError(
+            "expected the name of a new file, since captions in it may have been "
+            f"corrected. Received: {str(output)!r}, which exists"
+        )
+
+
+def _write_table(config, paths):
+    """Write the captions of all images, in their order."""
+    found = {}
+    with open(_records(config), encoding="utf-8") as file:
+        for line in file:
+            entry = json.loads(line)
+            found[_key(entry["image"])] = entry
+    columns = ["image", "caption", "mean_log_probability", "unsure", "error"]
+    if config.n_best > 1:
+        columns.insert(1, "score")
+    with (
+        atomic_path(config.output) as temporary,
+        open(
+            temporary, "w", encoding="utf-8", errors="surrogateescape", newline=""
+        ) as file,
+    ):
+        suffix = config.output.suffix.lower()
+        writer = TableWriter(file, suffix, columns, text="caption")
+        for path in paths:
+            entry = found[_key(path)]
+            for caption in entry.get("captions") or [{}]:
+                writer.write({**entry, **caption, "image": str(path)})
+
+
+def _key(path):
+    return str(path) if is_open(path) else os.path.abspath(path)
 
 
 def _check_outputs(config, paths):
@@ -104,7 +192,8 @@ def _check_outputs(config, paths):
                 "--output must be a file, so that an interrupted run can continue it. "
                 f"Received a pipe or a device: {str(config.output)!r}"
             )
-        Inputs(*inputs).check(config.output)
+        _check_format(config)
+        Inputs(*inputs).check(config.output, _records(config))
     # The output is read, too, when it is continued.
     Inputs(*inputs, config.output).check(*overlays.values())
     return overlays

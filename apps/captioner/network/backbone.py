@@ -14,7 +14,7 @@ from keras.applications.imagenet_utils import preprocess_input
 from keras_attention_apps.captioner.network import efficientnet_lite
 from keras_attention_apps.captioner.network.encoders import is_encoder, read_encoder
 from keras_attention_apps.captioner.network.weight_files import load_weights
-from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.errors import UserError, did_you_mean, listed
 
 MODES = {
     "none": lambda images: images,
@@ -209,11 +209,12 @@ def find_application(name):
     if name in applications:
         build = applications[name]
         return build, sys.modules[build.__module__].preprocess_input
+    known = ["SmallCNN", *EFFICIENTNETS_LITE, *applications]
     raise UserError(
         f"backbone must be SmallCNN, one of {', '.join(EFFICIENTNETS_LITE)}, the path "
         "of a .keras file, hub: and a preset of KerasHub, or a model of "
-        f"keras.applications, one of {', '.join(sorted(applications))}. "
-        f"Received: {name!r}"
+        f"keras.applications, such as {listed(name, applications)}. "
+        f"Received: {name!r}{did_you_mean(name, known)}"
     )
 
 

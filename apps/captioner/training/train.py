@@ -19,8 +19,9 @@ from keras_attention_apps.captioner.images import read_image
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
 from keras_attention_apps.captioner.network import build_network
+from keras_attention_apps.captioner.network.backbone import find_application
 from keras_attention_apps.captioner.network.base import LossOptions
-from keras_attention_apps.captioner.network.encoders import public_name
+from keras_attention_apps.captioner.network.encoders import is_encoder, public_name
 from keras_attention_apps.captioner.network.features import cached_features
 from keras_attention_apps.captioner.network.weight_files import SUFFIXES
 from keras_attention_apps.captioner.overlays import photo_style, preview, word_tiles
@@ -114,10 +115,31 @@ def train(config: TrainConfig):
     Inputs(*inputs).check(config.cache, whole=False)
     check_epochs(config.epochs, config.fine_tune_epochs, config.self_critical_epochs)
     check_samples(config)
+    _check_backbone(config)
     if not is_begun(config.output):
         check_needs(config, TRAINING_NEEDS)
     with training_context(config) as devices:
         return _train(config, devices)
+
+
+def _check_backbone(config):
+    """Raise a `UserError` for an unknown backbone, or weights that it cannot have."""
+    weights = config.backbone_weights
+    is_named = weights in ("imagenet", "none")
+    if config.from_preset:
+        if not is_named:
+            raise UserError(
+                "backbone_weights must not be set with from_preset, which has its own. "
+                f"Received: {weights!r} and {config.from_preset!r}"
+            )
+        return
+    if not (is_named or weights.endswith(SUFFIXES)):
+        raise UserError(
+            "backbone_weights must be imagenet, none, or the path of a file "
+            f"{', '.join(SUFFIXES)}. Received: {weights!r}"
+        )
+    if not is_encoder(config.model.backbone):
+        find_application(config.model.backbone)
 
 
 def _train(config, devices):
@@ -240,11 +262,6 @@ def _new_captioner(config, vocabulary, start):
 
 def _from_preset(config):
     """Return the `TrainConfig` with the preset's model, and the `Captioner` itself."""
-    if config.backbone_weights not in ("imagenet", "none"):
-        raise UserError(
-            "backbone_weights must not be set with from_preset, which has its own. "
-            f"Received: {config.backbone_weights!r} and {config.from_preset!r}"
-        )
     start, model = Captioner.to_fine_tune(
         config.from_preset, config.model, image_size=config.model.image_size
     )
@@ -256,11 +273,6 @@ def _from_preset(config):
 def _build(config, vocabulary_size, encoder):
     """Build the network with its initial weights, around a given `Encoder` if any."""
     start = config.backbone_weights
-    if start not in ("none", "imagenet") and not start.endswith(SUFFIXES):
-        raise UserError(
-            "backbone_weights must be imagenet, none, or the path of a file "
-            f"{', '.join(SUFFIXES)}. Received: {start!r}"
-        )
     try:
         return build_network(
             config.model,

@@ -13,7 +13,7 @@ from keras_attention_apps.common.bulk.parts import Parts, require
 from keras_attention_apps.common.errors import UserError, reason
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.models import changes_in
-from tqdm import tqdm
+from keras_attention_apps.common.progress import progress_bar
 
 # Maximum number of batches per actor, queued or running. More take more memory.
 BATCHES_IN_FLIGHT = 2
@@ -209,7 +209,7 @@ def run_command(
     recorded["options"] = changes_in(recorded["options"])
     if describe_input is not None:
         recorded |= describe_input()
-    with parts.locked(), tqdm(unit="row") as bar:
+    with parts.locked(), progress_bar(unit="row") as bar:
         parts.begin(recorded)
         totals = run(
             inputs,

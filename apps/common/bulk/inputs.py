@@ -15,7 +15,7 @@ import posixpath
 import tarfile
 
 from keras_attention_apps.common.bulk.parts import DIGEST, is_missing, require
-from keras_attention_apps.common.errors import UserError, reason
+from keras_attention_apps.common.errors import UserError, did_you_mean, listed, reason
 from keras_attention_apps.common.files import CHUNK, MARKS, ArchiveMember
 
 # Number of names in a block, and of lines that one task reads. An actor processes whole
@@ -87,7 +87,8 @@ def _rows_of_parquet(path, *, filesystem, column, id_column):
             if name not in file.schema_arrow.names:
                 raise UserError(
                     f"expected a column {name!r} in {path!r} (--column, --id-column). "
-                    f"Received: {', '.join(file.schema_arrow.names)}"
+                    f"Received: {listed(name, file.schema_arrow.names)}"
+                    f"{did_you_mean(name, file.schema_arrow.names)}"
                 )
         # One group after the other, so that those before a damaged one are read.
         batches = itertools.chain.from_iterable(

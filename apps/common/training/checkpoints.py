@@ -271,7 +271,19 @@ def _check_config(directory, saved, config):
             raise UserError(
                 f"{directory} holds another training: {name} was {before!r}, and is "
                 f"now {now!r}. Choose another output folder, or remove that one"
+                f"{_how_to_extend(directory, name)}"
             )
+
+
+def _how_to_extend(directory, name):
+    """Return how to train longer, if the option is a number of epochs."""
+    if not name.endswith("epochs"):
+        return ""
+    model = directory.parent / models.BEST
+    return (
+        ". Its learning rate was planned for that number of epochs. To train the model "
+        f"further: --from-preset {str(model)!r} and another --output"
+    )
 
 
 def _name_of(path):

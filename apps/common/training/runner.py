@@ -23,6 +23,7 @@ from keras_attention_apps.common.files import (
 )
 from keras_attention_apps.common.models import BEST, model_names
 from keras_attention_apps.common.network.weights import copy_weights
+from keras_attention_apps.common.progress import fit_verbosity
 from keras_attention_apps.common.training.checkpoints import (
     PROGRESS,
     Progress,
@@ -302,7 +303,12 @@ class Runner:
             fit = functools.partial(self.task.network.fit, batches, shuffle=False)
         else:
             fit = batches.fit
-        fit(epochs=epochs, initial_epoch=self.progress.epoch, callbacks=callbacks)
+        fit(
+            epochs=epochs,
+            initial_epoch=self.progress.epoch,
+            callbacks=callbacks,
+            verbose=fit_verbosity(),
+        )
 
     def _compile(self, schedule, ema_momentum):
         """Compile, and restore the optimiser of an interrupted phase."""
@@ -349,4 +355,6 @@ class Runner:
                 "the training is finished, but its best model is no longer in "
                 f"{self.best}. Put it back, or choose another output folder"
             )
-        print(f"The best model is in {self.best}")
+        figures = self.progress.history[best_of(self.progress.history, self.rank)]
+        described = ", ".join(f"{name} {x:.4g}" for name, x in figures.items())
+        print(f"The best model is in {self.best}: {described}")

@@ -117,7 +117,7 @@ class SelfCritical:
         """Return the reward of a sequence of token ids for an item, a number."""
         raise NotImplementedError
 
-    def fit(self, *, epochs, initial_epoch=0, callbacks=()):
+    def fit(self, *, epochs, initial_epoch=0, callbacks=(), verbose=1):
         """Train like `keras.Model.fit`, with a new sample at every step."""
         network = self.network
         network.stop_training = False
@@ -127,7 +127,7 @@ class SelfCritical:
             model=network,
             epochs=epochs,
             steps=len(self),
-            verbose=1,
+            verbose=verbose,
         )
         callbacks.on_train_begin()
         for epoch in range(initial_epoch, epochs):

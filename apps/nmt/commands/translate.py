@@ -1,6 +1,8 @@
 """`nmt translate`: sentences or lines in, translations and alignments out."""
 
+import collections
 import contextlib
+import dataclasses
 import itertools
 import math
 import sys
@@ -20,6 +22,7 @@ from keras_attention_apps.common.files import (
     utf8_lines,
 )
 from keras_attention_apps.common.hypotheses import DIGITS
+from keras_attention_apps.common.tables import DELIMITERS, JSON_LINES, TEXT, TableWriter
 from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.text import decode_line
 from keras_attention_apps.nmt.translations import RUNTIMES
@@ -37,6 +40,8 @@ def translate(config):
 
         return translate_bulk(config)
     config.bulk.check_local()
+    if config.output and config.output.suffix.lower() == JSON_LINES:
+        config = dataclasses.replace(config, json=True)
     _check(config)
     chosen = config.model
     glossary = config.glossary and Glossary.from_file(config.glossary)
@@ -74,11 +79,17 @@ def translate(config):
         **beam,
     )
     with _output(config) as file:
+        table = _table(config, file)
         for number, translations in enumerate(found, start=1):
             _warn(f"{lines.name}, line {number}", translations[0])
             kept = _probable(config, f"{lines.name}, line {number}", translations)
-            for line in _output_lines(config, number, translations, kept):
-                print(line, file=file, flush=True)
+            source = lines.read.popleft()
+            if table:
+                for row in _rows(number, source, kept):
+                    table.write(row)
+            else:
+                for line in _output_lines(config, number, translations, kept):
+                    print(line, file=file, flush=True)
             if config.plot and kept:
                 _plot(config, number, kept[0])
     return 2 if lines.failures else 0
@@ -99,11 +110,48 @@ def _check(config):
         return
     inputs = [*RUNTIMES.files(config.model.name), lines, config.glossary]
     if config.output is not None:
+        _check_format(config)
         check_file(config.output)
         Inputs(*inputs).check(config.output)
     if config.plot is not None:
         _check_plot(config)
         Inputs(*inputs, config.output).check(config.plot, whole=False)
+
+
+def _check_format(config):
+    """Raise a `UserError` if the suffix of the output is that of another format."""
+    output, suffix = config.output, config.output.suffix.lower()
+    if suffix in (".json", ".parquet", ".xlsx", ".xls", ".ods", ".docx", ".pdf"):
+        raise UserError(
+            "--output must end in .csv, .tsv, .txt, .jsonl (JSON lines) or the code of "
+            f"a language. Received: {str(output)!r}"
+        )
+    if config.json and suffix in (*DELIMITERS, TEXT):
+        raise UserError(
+            f"--json needs an --output that ends in .jsonl. Received: {str(output)!r}"
+        )
+
+
+def _table(config, file):
+    """Return the writer of a table; `None` if the output has no columns."""
+    suffix = config.output.suffix.lower() if config.output else ""
+    if suffix not in DELIMITERS:
+        return None
+    columns = ["line", "source", "translation", "mean_log_probability", "unsure"]
+    if config.n_best > 1:
+        columns.insert(2, "score")
+    if config.alignments:
+        columns.append("alignment")
+    return TableWriter(file, suffix, columns, text="translation")
+
+
+def _rows(number, source, kept):
+    """Return the rows of a sentence, as dicts; one is empty without a translation."""
+    rows = [
+        {**one.details(), "alignment": " ".join(one.details()["alignment"])}
+        for one in kept
+    ]
+    return [{**row, "line": number, "source": source} for row in rows or [{}]]
 
 
 def _check_plot(config):
@@ -140,6 +188,8 @@ class _Lines:
         if not self._sentences:
             self.name = printable(self._input or "standard input")
         self.failures = 0
+        # The sentences that are not written yet.
+        self.read = collections.deque()
         self._lines = self._raw()
         self._counted = []
 
@@ -157,11 +207,13 @@ class _Lines:
         lines = itertools.chain(self._counted, self._lines)
         for number, line in enumerate(lines, start=1):
             try:
-                yield decode_line(line, self.name, number)
+                sentence = decode_line(line, self.name, number)
             except UserError as error:
                 self.failures += 1
                 print(f"nmt: error: {error}", file=sys.stderr)
-                yield ""
+                sentence = ""
+            self.read.append(sentence)
+            yield sentence
 
     def _raw(self):
         if self._sentences:
@@ -183,7 +235,7 @@ def _output(config):
         return
     with (
         atomic_path(config.output) as temporary,
-        open(temporary, "w", encoding="utf-8") as file,
+        open(temporary, "w", encoding="utf-8", newline="") as file,
     ):
         yield file
 
