@@ -12,9 +12,11 @@ scores. `--isolated` sends the headers with which the page uses threads.
 
 import argparse
 import base64
+import contextlib
 import functools
 import http.server
 import json
+import os
 import shutil
 import statistics
 import threading
@@ -141,17 +143,24 @@ def take_turns(page, kind, inputs, run_python):
 
 def tab_memory():
     """Return the peak resident memory of the largest tab, in megabytes."""
-    peaks = [0]
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_bytes()
-            status = (process / "status").read_text()
-        except OSError:
-            continue
-        if b"--type=renderer" in command:
-            line = next(x for x in status.splitlines() if x.startswith("VmHWM"))
-            peaks.append(int(line.split()[1]) / 1000)
-    return max(peaks)
+    processes = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            lines = (folder / "status").read_text().splitlines()
+            status = dict(line.split(":", 1) for line in lines)
+            command = (folder / "cmdline").read_bytes()
+            processes[int(folder.name)] = int(status["PPid"]), command, status
+
+    def is_ours(process):
+        while process in processes and process != os.getpid():
+            process = processes[process][0]
+        return process == os.getpid()
+
+    return max(
+        int(status["VmHWM"].split()[0]) / 1000
+        for process, (_, command, status) in processes.items()
+        if b"--type=renderer" in command and is_ours(process)
+    )
 
 
 def main():

@@ -67,7 +67,7 @@ async function load({ id, source }: Extract<Request, { kind: "load" }>) {
   const description: Description = {
     kind: metadata.kind,
     name: metadata.name ?? metadata.kind,
-    purpose: metadata.purpose,
+    purpose: metadata.purpose ?? undefined,
     quantize: metadata.quantize,
     bytes: metadata.model_bytes,
     threads,

@@ -317,30 +317,32 @@ function listenToTabs() {
   });
 }
 
-/** Wait until the service worker keeps what is fetched, so that nothing is fetched twice. */
+/**
+ * Start the service worker, and wait until it keeps what is fetched, so that a first
+ * visit fetches nothing twice.
+ */
 async function prepare() {
   const container = navigator.serviceWorker;
-  if (!container || container.controller) return;
+  const offline = find("#offline");
+  if (!container) {
+    offline.textContent = "This address does not work offline: it is not https.";
+    return;
+  }
   const controlled = new Promise((resolve) =>
     container.addEventListener("controllerchange", resolve, { once: true }),
   );
   const patience = new Promise((resolve) => setTimeout(resolve, WORKER_PATIENCE));
-  await Promise.race([controlled, patience]);
-}
-
-async function register() {
   try {
-    await navigator.serviceWorker.register("service_worker.js");
-    await navigator.serviceWorker.ready;
-    find("#offline").textContent = "What has been loaded also works offline.";
+    const { installing } = await container.register("service_worker.js");
+    offline.textContent = "What has been loaded also works offline.";
+    if (installing && !container.controller) await Promise.race([controlled, patience]);
   } catch {
-    find("#offline").textContent = "This address does not work offline: it is not https.";
+    offline.textContent = "This browser does not keep the page for offline use.";
   }
 }
 
 find("#no-server").remove();
 const prepared = prepare();
-void register();
 listenToFiles();
 listenToText();
 listenToTabs();
