@@ -24,11 +24,11 @@ SENTENCES = ("the dog sees Zürich 2024", "a red cat " * 9, "", "The dog. The ca
 def test_translations_are_those_of_python(
     library, subwords, attention, options, tmp_path, monkeypatch
 ):
-    # Convert two signatures instead of seven.
-    monkeypatch.setattr(export, "LENGTHS", (8,))
+    # Convert two signatures instead of four.
+    monkeypatch.setattr(export, "TARGET_LENGTHS", (16,))
     path = tmp_path / "tiny.tflite"
     translator = untrained(subwords, attention, **options)
-    search = translator.search_options(beam_size=3)
+    search = translator.search_options(beam_size=3, max_length_ratio=2.0)
     export.save_lite_translator(translator, path, search=search, quantize="none")
     expected = list(LiteTranslator(path).translate_each(SENTENCES, n_best=2))
 
