@@ -66,7 +66,7 @@ from keras_attention.search.constraints import (
 )
 from keras_attention.search.contrastive import contrastive_search
 from keras_attention.search.ensemble import ensemble_step
-from keras_attention.search.phrases import RequiredPhrases
+from keras_attention.search.phrases import BannedPhrases, RequiredPhrases
 from keras_attention.search.queue import BeamSearchQueue
 from keras_attention.search.sampling import greedy_search, sample_search
 from keras_attention.version import __version__
@@ -83,6 +83,7 @@ __all__ = [
     "AttentionPart",
     "AttentionPooling",
     "Ban",
+    "BannedPhrases",
     "BeamSearchQueue",
     "Constraint",
     "DotScore",

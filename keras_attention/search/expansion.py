@@ -58,7 +58,10 @@ def _allocate_by_progress(totals, progress):
     }
     found = {name: ops.concatenate(pair, axis=-1) for name, pair in parts.items()}
     width = ops.shape(found["values"])[-1]
-    found = {name: ops.reshape(x, (-1, beam_size * width)) for name, x in found.items()}
+    batch = ops.shape(totals)[0]
+    found = {
+        name: ops.reshape(x, (batch, beam_size * width)) for name, x in found.items()
+    }
     order = ops.cast(ops.argsort(-found["values"], axis=-1), "int32")
     found = {**take_rows(found, order), "parents": order // width}
     # Sort key: first the rank among continuations of the same progress, then progress
@@ -74,7 +77,8 @@ def _allocate_by_progress(totals, progress):
     sort_keys = ops.where(is_possible(found["values"]), sort_keys, last)
     chosen = ops.cast(ops.argsort(sort_keys, axis=-1), "int32")[:, : 2 * beam_size]
     # Each hypothesis has two continuations at least, even if their number is unknown.
-    found = take_rows(found, ops.reshape(chosen, (-1, 2 * beam_size)))
+    chosen = ops.reshape(chosen, (batch, 2 * beam_size))
+    found = take_rows(found, chosen)
     return found["values"], found["parents"], found["token_ids"]
 
 

@@ -42,11 +42,9 @@ class RequiredPhrases(Constraint):
     the number of tokens in the phrases keeps a hypothesis of every progress. Searches
     with a single hypothesis append phrases that the model does not produce by itself.
 
-    With a `source_mask`, a phrase replaces what the model would say for its source:
-    it begins where the largest attention weight is on its
-    source, and there no other token is allowed; or where the model would end the
-    hypothesis. The token that was most probable there is forbidden directly after the
-    phrase, and while the attention is on the source again.
+    With `begins_at`, a phrase begins after a fixed number of tokens, and there no other
+    token is allowed. So a phrase can replace a word of an earlier hypothesis, and the
+    search still chooses the words around it.
 
     Phrases override constraints that do not override: a token that begins or continues
     a missing phrase may be banned or repeat an n-gram. A token to which the model gives
@@ -59,8 +57,9 @@ class RequiredPhrases(Constraint):
         not_followed_by: List or tensor of tokens that do not follow a phrase directly
             when it appears for the first time, such as subwords that continue a word.
             They may if they continue a longer phrase, or if no other token fits.
-        source_mask: Boolean `(B, C, S)`: the positions of the source that each phrase
-            translates. A phrase without any may begin everywhere.
+        begins_at: Integers `(B, C)`: number of tokens before each phrase; negative for
+            a phrase that may begin everywhere. A phrase that cannot begin there begins
+            as soon as it can: after another one is complete, or after a `Prefix`.
 
     Raises:
         ValueError: If `token_ids` are not integers `(B, C, P)`, padding comes before a
@@ -96,35 +95,15 @@ class RequiredPhrases(Constraint):
         token_ids: Tensor,
         *,
         not_followed_by: Iterable[int] = (),
-        source_mask: Tensor | None = None,
+        begins_at: Tensor | None = None,
     ) -> None:
-        if not hasattr(token_ids, "dtype"):
-            token_ids = _padded(token_ids)
-        dtype = keras.backend.standardize_dtype(token_ids.dtype)
-        shape = tuple(token_ids.shape)
-        if len(shape) != 3 or "int" not in dtype:
-            raise ValueError(
-                "token_ids of RequiredPhrases must be integers of the shape (batch, "
-                f"phrases, tokens). Received: {dtype} of shape {shape}"
-            )
-        # In a graph, the values are not known.
-        self.values = values_of(token_ids)
-        # Backends cannot reduce an axis of size 0; what is added is padding.
-        shifted = ops.convert_to_tensor(token_ids, dtype="int32") + 1
-        self.token_ids = at_least_one(at_least_one(shifted, axis=1), axis=2) - 1
-        self.lengths = ops.sum(ops.cast(self.token_ids >= 0, "int32"), axis=-1)
-        if self.values is not None:
-            valid = self.values >= 0
-            if (valid[..., 1:] > valid[..., :-1]).any():
-                raise ValueError(
-                    "token_ids of RequiredPhrases must have their padding after the "
-                    f"tokens of a phrase. Received: {self.values.tolist()}"
-                )
+        phrases = _Phrases("RequiredPhrases", token_ids)
+        self.phrases, self.values = phrases, phrases.values
+        self.token_ids, self.lengths = phrases.token_ids, phrases.lengths
         self.not_followed_by = as_integers("not_followed_by", not_followed_by)
-        self.source_mask = source_mask
-        if source_mask is not None:
-            source_mask = at_least_one(ops.cast(source_mask, "int32"), axis=1)
-            self.source_mask = ops.cast(source_mask, "bool")
+        if begins_at is not None:
+            begins_at = at_least_one(ops.cast(begins_at, "int32") + 1, axis=1) - 1
+        self.begins_at = begins_at
 
     def begin(self, search: SearchSettings) -> Nested:
         check_rows("token_ids of RequiredPhrases", self.token_ids, search.batch_size)
@@ -149,17 +128,16 @@ class RequiredPhrases(Constraint):
             "met": self.lengths == 0,
             # Whether each phrase may begin at the next token.
             "may_begin": ops.ones_like(self.lengths, dtype="bool"),
-            # The most probable token where each phrase was last due, -1 for none.
-            "replaced": ops.full_like(self.lengths, -1),
         }
 
     def mask(
         self, log_probs: Tensor, state: Nested, step: SearchStep
     ) -> tuple[Tensor, Nested]:
         size = log_probs.shape[-1]
-        self._check_tokens(size)
-        state, just_met = self._advanced(state, step)
-        newly_met = ops.any(just_met, axis=-1)
+        self.phrases.check_tokens(size, self.not_followed_by)
+        active, complete = self.phrases.advance(state["active"], step)
+        newly_met = ops.any(complete & ~state["met"], axis=-1)
+        state = {**state, "active": active, "met": state["met"] | complete}
         missing = ops.logical_not(state["met"])
         left = ops.sum(ops.where(missing, self.lengths[:, None], 0), axis=-1)
         # Free tokens left after the next one, if it continues no phrase and all missing
@@ -168,31 +146,30 @@ class RequiredPhrases(Constraint):
         forcing = (spare < 0) & (left > 0)
         # If negative, only matches of at least `-spare` tokens leave enough room; the
         # longest match is always allowed.
-        state["may_begin"] = ops.ones_like(state["met"])
-        if self.source_mask is not None:
-            guided = ops.any(self.source_mask, axis=-1)[:, None]
-            attended = self._attended(step)
-            best = ops.cast(ops.argmax(step.log_probs, axis=-1), "int32")[..., None]
-            # The token that a phrase has replaced does not translate its source again.
-            repeats = (attended & state["met"]) | (just_met & guided)
-            is_word = (state["replaced"] >= 0) & (state["replaced"] != step.end)
-            repeats = repeats & is_word
-            log_probs = self.forbid(log_probs, mark(state["replaced"], repeats, size))
-            begins = attended & missing & ~ops.any(state["active"], axis=-1)
-            state["replaced"] = ops.where(begins, best, state["replaced"])
-            # A model that would end the hypothesis has nothing to attend to.
-            due = (attended | (best == step.end)) & guided
-            state["may_begin"] = due | ~guided | forcing[..., None]
+        state["may_begin"] = ops.ones_like(missing)
+        if self.begins_at is not None:
+            begins_at = self.begins_at[:, None]
+            due = step.length[..., None] >= begins_at
+            state["may_begin"] = due | forcing[..., None]
         matches = self._matches(state)
         most = ops.max(matches, axis=(2, 3), initial=0)
         needed = ops.where(-spare < most, -spare, most)[..., None, None]
         continues = (matches > 0) & (matches >= needed)
-        if self.source_mask is not None:
-            begun = ops.any(matches > 1, axis=-1) & guided
-            due = (due & missing) | begun
-            due_now = ops.any(due, axis=-1) & ~forcing
-            continues = continues & (due | ~due_now[..., None])[..., None]
-            log_probs = ops.where(due_now[..., None], FORBIDDEN, log_probs)
+        if self.begins_at is not None:
+            fixed = missing & (begins_at >= 0)
+            # Free tokens before its place may be equal to the first ones of a phrase.
+            begins = step.length[..., None, None] + 1 - matches
+            in_place = (matches > 0) & (begins >= begins_at[..., None])
+            begun = fixed & ops.any(in_place & (matches > 1), axis=-1)
+            # A phrase that has begun comes before another one.
+            now = ops.where(ops.any(begun, axis=-1)[..., None], begun, fixed & due)
+            is_due = ops.any(now, axis=-1, keepdims=True) & ~forcing[..., None]
+            # Of several matches of a phrase, the one that has begun first continues.
+            sizes = ops.where(in_place, matches, 0)
+            longest = ops.max(sizes, axis=-1, keepdims=True, initial=0)
+            in_place = in_place & (sizes == longest) & now[..., None]
+            continues = continues & (in_place | ~is_due[..., None])
+            log_probs = ops.where(is_due, FORBIDDEN, log_probs)
         if self.not_followed_by:
             excluded = ops.convert_to_tensor(self.not_followed_by, dtype="int32")
             begins = (matches == 1) & ops.any(
@@ -233,29 +210,6 @@ class RequiredPhrases(Constraint):
             "after_others": met,
         }
 
-    def _advanced(self, state, step):
-        """Return the state after the last token, and where it completed a phrase.
-
-        This is the Shift-And algorithm for string matching: every prefix of a phrase
-        that the hypothesis ends with is tracked, so no occurrence is missed.
-        """
-        # The start is not part of the hypothesis.
-        newest = ops.where(step.length == 0, -2, step.token_ids)[..., None, None]
-        active = _shifted(state["active"]) & (self.token_ids[:, None] == newest)
-        places = index_range(ops.shape(active)[-1])
-        last = places == self.lengths[..., None] - 1
-        complete = ops.any(active & last[:, None], axis=-1)
-        newly_met = complete & ~state["met"]
-        return {**state, "active": active, "met": state["met"] | complete}, newly_met
-
-    def _attended(self, step):
-        """Return whether the largest weight is on the source of each phrase."""
-        peak = ops.argmax(step.weights, axis=-1)[..., None]
-        by_position = ops.transpose(self.source_mask, (0, 2, 1))
-        attended = ops.take_along_axis(by_position, peak, axis=1)
-        attends = ops.any(step.weights > 0, axis=-1, keepdims=True)
-        return attended & attends
-
     def _matches(self, state):
         """Return the length of the match that each token of a phrase would complete.
 
@@ -282,14 +236,123 @@ class RequiredPhrases(Constraint):
         wanted = ops.take_along_axis(token_ids, place, axis=-1)[..., 0]
         return wanted, after
 
-    def _check_tokens(self, size):
+
+class BannedPhrases(Constraint):
+    """Phrases that do not appear in the hypotheses of a row.
+
+    No hypothesis contains a phrase as consecutive tokens. `Ban` forbids single tokens
+    in all rows.
+
+    Args:
+        token_ids: As for `RequiredPhrases`.
+
+    Raises:
+        ValueError: If `token_ids` are not integers `(B, C, P)`, or padding comes before
+            a token; in the search, if they have another number of rows, or a token is
+            not in the vocabulary.
+
+    Example:
+
+    >>> def counting(token_ids, state):
+    ...     logits = 9 * keras.ops.one_hot((token_ids + 1) % 7, 7)
+    ...     weights = keras.ops.ones((*token_ids.shape, 3)) / 3
+    ...     return keras.ops.log_softmax(logits), state, weights
+    >>> found = greedy_search(
+    ...     counting, np.zeros((2, 1)), start=0, end=6, max_length=4,
+    ...     constraints=[BannedPhrases([[[2, 3]], [[2, 4]]])],
+    ... )
+    >>> keras.ops.convert_to_numpy(found["token_ids"][:, 0, :2]).tolist()
+    [[1, 2], [1, 2]]
+    >>> keras.ops.convert_to_numpy(found["token_ids"][:, 0, 2] == 3).tolist()
+    [False, True]
+    """
+
+    def __init__(self, token_ids: Tensor) -> None:
+        self.phrases = _Phrases("BannedPhrases", token_ids)
+
+    def begin(self, search: SearchSettings) -> Nested:
+        token_ids = self.phrases.token_ids
+        check_rows("token_ids of BannedPhrases", token_ids, search.batch_size)
+        return ops.zeros(ops.shape(token_ids), dtype="bool")
+
+    def mask(
+        self, log_probs: Tensor, state: Nested, step: SearchStep
+    ) -> tuple[Tensor, Nested]:
+        size = log_probs.shape[-1]
+        self.phrases.check_tokens(size)
+        state, _ = self.phrases.advance(state, step)
+        completes = _shifted(state) & self.phrases.is_last[:, None]
+        token_ids = self.phrases.token_ids[:, None]
+        token_ids = ops.broadcast_to(token_ids, ops.shape(completes))
+        banned = mark(_flat(token_ids), _flat(completes), size)
+        return self.forbid(log_probs, banned), state
+
+
+class _Phrases:
+    """Phrases of the rows of a search, and how far hypotheses match them.
+
+    Args:
+        name: Name of the constraint, for errors.
+        token_ids: As for `RequiredPhrases`.
+
+    Attributes:
+        values: The token ids as an array; `None` in a graph, where they are unknown.
+        token_ids: The token ids, at least one phrase of one token for every row.
+        lengths: Number of tokens of each phrase, `(B, C)`.
+        is_last: Whether each token is the last of its phrase, `(B, C, P)`.
+    """
+
+    def __init__(self, name, token_ids):
+        if not hasattr(token_ids, "dtype"):
+            token_ids = _padded(name, token_ids)
+        dtype = keras.backend.standardize_dtype(token_ids.dtype)
+        shape = tuple(token_ids.shape)
+        if len(shape) != 3 or "int" not in dtype:
+            raise ValueError(
+                f"token_ids of {name} must be integers of the shape (batch, "
+                f"phrases, tokens). Received: {dtype} of shape {shape}"
+            )
+        self.name = name
+        # In a graph, the values are not known.
+        self.values = values_of(token_ids)
+        # Backends cannot reduce an axis of size 0; what is added is padding.
+        shifted = ops.convert_to_tensor(token_ids, dtype="int32") + 1
+        self.token_ids = at_least_one(at_least_one(shifted, axis=1), axis=2) - 1
+        self.lengths = ops.sum(ops.cast(self.token_ids >= 0, "int32"), axis=-1)
+        places = index_range(ops.shape(self.token_ids)[-1])
+        self.is_last = places == self.lengths[..., None] - 1
+        if self.values is not None:
+            valid = self.values >= 0
+            if (valid[..., 1:] > valid[..., :-1]).any():
+                raise ValueError(
+                    f"token_ids of {name} must have their padding after the "
+                    f"tokens of a phrase. Received: {self.values.tolist()}"
+                )
+
+    def advance(self, active, step):
+        """Return the matches after the last token, and which phrases it completes.
+
+        This is the Shift-And algorithm for string matching: every prefix of a phrase
+        that the hypothesis ends with is tracked, so no occurrence is missed.
+
+        Args:
+            active: Boolean `(B, K, C, P)`, `True` at p if the hypothesis ends with the
+                first p + 1 tokens of phrase c.
+            step: The `SearchStep`.
+        """
+        # The start is not part of the hypothesis.
+        newest = ops.where(step.length == 0, -2, step.token_ids)[..., None, None]
+        active = _shifted(active) & (self.token_ids[:, None] == newest)
+        return active, ops.any(active & self.is_last[:, None], axis=-1)
+
+    def check_tokens(self, size, others=()):
         """Raise `ValueError` for a token outside of a vocabulary of this size."""
         phrases = [] if self.values is None else self.values.flatten().tolist()
         unknown = [token for token in phrases if token >= size]
-        unknown += [x for x in self.not_followed_by if not 0 <= x < size]
+        unknown += [x for x in others if not 0 <= x < size]
         if unknown:
             raise ValueError(
-                f"the tokens of RequiredPhrases must lie between 0 and {size - 1}. "
+                f"the tokens of {self.name} must lie between 0 and {size - 1}. "
                 f"Received: {sorted(set(unknown))}"
             )
 
@@ -305,13 +368,13 @@ def _flat(x):
     return ops.reshape(x, (*leading, phrases * tokens))
 
 
-def _padded(rows):
+def _padded(name, rows):
     """Return nested lists of phrases as an array `(B, C, P)`, padded with -1."""
     try:
         rows = [[list(phrase) for phrase in phrases] for phrases in rows]
     except TypeError:
         raise ValueError(
-            "token_ids of RequiredPhrases must be, for every row, a list of phrases, "
+            f"token_ids of {name} must be, for every row, a list of phrases, "
             f"each a list of tokens. Received: {rows!r}"
         ) from None
     count = max(map(len, rows), default=0)
@@ -320,6 +383,6 @@ def _padded(rows):
     for row, phrases in enumerate(rows):
         for place, phrase in enumerate(phrases):
             for token in phrase:
-                as_integer("every token of RequiredPhrases", token)
+                as_integer(f"every token of {name}", token)
             padded[row, place, : len(phrase)] = phrase
     return padded

@@ -27,6 +27,7 @@ from search.reference import (
 
 from keras_attention import (
     Ban,
+    BannedPhrases,
     BeamSearchQueue,
     MinLength,
     NoRepeatNgrams,
@@ -446,32 +447,90 @@ def test_two_constraints_with_a_progress_are_refused():
         searched("beam", [[[3]]], others=[RequiredPhrases([[[0]]])])
 
 
-def test_a_phrase_replaces_what_the_model_says_for_its_source():
-    # The model counts, and attends to the position of the token that comes next. It
-    # would also repeat the sentence rather than end it with another token.
-    def counting(token_ids, state):
-        following = ops.where(token_ids >= 4, 0, token_ids) + 1
-        log_probs = ops.log_softmax(9.0 * ops.one_hot(following, 7))
-        return log_probs, state, ops.one_hot(following - 1, 4)
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+def test_a_phrase_begins_after_a_number_of_tokens(name):
+    search, own = SEARCHES[name]
+    table, state = random_table(3, SMALL), random_state(3, 3, SMALL)
+    # Both phrases of the second row are due at once; those of the third may begin
+    # everywhere.
+    phrases = [[[3, 3, 0], [1]], [[3, 0], [0, 3]], [[3], [1]]]
+    begins_at = np.array([[1, 5], [1, 1], [-1, -1]])
+    required = RequiredPhrases(phrases, begins_at=begins_at)
+    found = search(
+        make_step(table),
+        state,
+        start=START,
+        end=END,
+        max_length=14,
+        constraints=[required],
+        **own,
+    )
 
-    def search(source_mask, beam_size):
-        phrases = RequiredPhrases([[[6, 5]]], source_mask=source_mask)
-        found = beam_search(
-            counting,
-            np.zeros((1, 1)),
-            start=0,
-            end=4,
-            max_length=8,
-            beam_size=beam_size,
-            constraints=[phrases],
+    first, second, third = (hypotheses(to_numpy(found), row) for row in range(3))
+    assert first[0] and second[0] and third[0]
+    for tokens in filter(None, first):
+        # By chance, the free token may be the first one of the phrase.
+        assert (3, 3, 0) in (tokens[1:4], tokens[:3])
+        assert 1 in tokens[:6]
+    for tokens in filter(None, second):
+        assert contains(tokens[:4], (3, 0)) and contains(tokens[:4], (0, 3))
+    for tokens in filter(None, third):
+        assert 3 in tokens and 1 in tokens
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("seed", [3, pytest.param(5, marks=pytest.mark.exhaustive)])
+def test_no_hypothesis_contains_a_banned_phrase(name, seed):
+    search, own = SEARCHES[name]
+    table, state = random_table(seed, SMALL), random_state(seed, 2, SMALL)
+    options = {"start": START, "end": END, "max_length": LENGTH, **own}
+
+    def find(banned):
+        constraints = [BannedPhrases(banned), MinLength(4)]
+        found = search(make_step(table), state, constraints=constraints, **options)
+        found = to_numpy(found)
+        return [list(filter(None, hypotheses(found, row))) for row in range(2)]
+
+    free = find([[], []])
+    # The first phrase is what the search finds, and the second overlaps with itself.
+    phrases = [list(free[0][0][:2]), [3, 3, 0]]
+    assert END not in phrases[0]
+    banned, other = find([phrases, []])
+    assert banned and not any(contains(x, p) for x in banned for p in phrases)
+    assert other == free[1]
+    # A phrase that is required overrides.
+    both = [BannedPhrases([[[3, 0]], []]), RequiredPhrases([[[3, 0]], []])]
+    found = to_numpy(search(make_step(table), state, constraints=both, **options))
+    assert all(contains(x, (3, 0)) for x in filter(None, hypotheses(found, 0)))
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="about graphs of TensorFlow")
+def test_a_graph_of_one_row_takes_any_number_of_phrases():
+    import tensorflow as tf
+
+    table = random_table(3, SMALL)
+    sizes = [(1, None, None), (1, None), (1, None, None)]
+
+    @tf.function(input_signature=[tf.TensorSpec(x, "int32") for x in sizes])
+    def search(phrases, begins_at, banned):
+        constraints = [
+            RequiredPhrases(phrases, begins_at=begins_at),
+            BannedPhrases(banned),
+        ]
+        return beam_search(
+            make_step(table),
+            to_tensors(random_state(3, 1, SMALL)),
+            start=START,
+            end=END,
+            max_length=7,
+            constraints=constraints,
         )
-        return ops.convert_to_numpy(found["token_ids"][0, 0]).tolist()
 
-    for position in range(3):
-        mask = np.arange(4) == position
-        for beam_size in (1, 4):
-            tokens = search(mask[None, None], beam_size)
-            assert tokens[:position] == [1, 2, 3][:position]
-            assert tokens[position : position + 2] == [6, 5]
-    # The model never attends to this position except where it would end.
-    assert search((np.arange(4) == 3)[None, None], 1)[:6] == [1, 2, 3, 6, 5, 1]
+    for count in (1, 2, 0):
+        phrases = np.array([[[3, 0], [1, -1]][:count]], "int32").reshape(1, count, 2)
+        begins = np.array([[2, 0][:count]], "int32")
+        found = to_numpy(search(phrases, begins, np.full((1, 1, 1), 3, "int32")))
+        tokens = hypotheses(found, 0)[0]
+        assert tokens.count(3) == (count > 0)
+        assert not count or tokens[2:4] == (3, 0)
+        assert count < 2 or tokens[0] == 1
