@@ -22,9 +22,15 @@ from keras_attention_apps.nmt.network.base import ForcedDecoding
 from keras_attention_apps.nmt.text import alignment_of, merge_weights, pad
 from keras_attention_apps.nmt.translations import LENGTH_SLACK, BaseTranslator, chunks
 
-from keras_attention import MinLength, RequiredPhrases, beam_search, sample_search
+from keras_attention import (
+    BannedPhrases,
+    MinLength,
+    RequiredPhrases,
+    beam_search,
+    sample_search,
+)
 
-# Padding of phrases.
+# Padding of phrases, and of the places where they begin.
 NO_TOKEN = -1
 # At this temperature and below, sampling is greedy search.
 MIN_TEMPERATURE = 1e-6
@@ -154,7 +160,8 @@ class Translator(BaseTranslator, Task):
         n_best,
         search,
         phrases=(),
-        places=(),
+        begins=(),
+        banned=(),
         sampling=None,
     ):
         columns = max(map(len, token_ids))
@@ -164,13 +171,15 @@ class Translator(BaseTranslator, Task):
         if self.jit_compile:
             rows = power_of_two(len(token_ids), batch_size)
             token_ids = token_ids + token_ids[-1:] * (rows - len(token_ids))
-            phrases = phrases + phrases[-1:] * (rows - len(phrases))
-            places = places + places[-1:] * (rows - len(places))
+            phrases, begins, banned = (
+                [*x, *x[-1:] * (rows - len(x))] for x in (phrases, begins, banned)
+            )
         inputs = {"source": pad(token_ids, columns=columns)}
         if any(phrases):
             inputs["phrases"] = self._padded(phrases)
-            count = inputs["phrases"].shape[1]
-            inputs["phrase_places"] = self._marked(places, count, columns)
+            places = self._padded([[[place] for place in row] for row in begins])
+            inputs["phrase_begins"] = places[..., 0]
+            inputs["banned_phrases"] = self._padded(banned)
         longest = self.max_search_length(columns, search, phrases)
         if sampling:
             search_model = self._sampling_model(longest, n_best, search, *sampling)
@@ -207,21 +216,12 @@ class Translator(BaseTranslator, Task):
     def _padded(self, phrases):
         """Return phrases as an array whose sizes are powers of two: few shapes."""
         sizes = max(map(len, phrases)), max(len(x) for row in phrases for x in row)
-        shape = len(phrases), *(power_of_two(size, 2**20) for size in sizes)
+        shape = len(phrases), *(power_of_two(max(n, 1), 2**20) for n in sizes)
         padded = np.full(shape, NO_TOKEN, "int32")
         for row, of_sentence in zip(padded, phrases, strict=True):
             for place, phrase in zip(row, of_sentence, strict=False):
                 place[: len(phrase)] = phrase
         return padded
-
-    @staticmethod
-    def _marked(places, count, columns):
-        """Return places of phrases as a mask, `(B, count, columns)`."""
-        marked = np.zeros((len(places), count, columns), "bool")
-        for row, of_sentence in enumerate(places):
-            for phrase, of_phrase in enumerate(of_sentence):
-                marked[row, phrase, of_phrase] = True
-        return marked
 
     def max_search_length(self, columns, search, phrases=()):
         """Return the maximum length of a batch of translations.
@@ -257,8 +257,11 @@ class Translator(BaseTranslator, Task):
                 The limit of each translation also depends on its sentence.
             min_length_ratio, max_length_ratio: Limits of the length of a translation
                 relative to its source, in subwords; see `TranslationBeamConfig`.
-            phrases: Whether there is an input `"phrases"`, `(B, C, P)`: token ids of
-                the phrases that the translations contain, padded with `NO_TOKEN`.
+            phrases: Whether there are the inputs `"phrases"`, `(B, C, P)`: token ids of
+                the phrases that the translations contain, padded with `NO_TOKEN`; and
+                `"phrase_begins"`, `(B, C)`: the number of tokens before each of them,
+                or a negative number; and `"banned_phrases"`, `(B, C, R)`: token ids of
+                the phrases that they do not contain.
             **beam: Further options of `keras_attention.beam_search`.
         """
         max_length = max_length or self.config.max_length
@@ -303,9 +306,10 @@ class Translator(BaseTranslator, Task):
                 RequiredPhrases(
                     inputs["phrases"],
                     not_followed_by=word_continuations(self.tokenizer),
-                    source_mask=inputs["phrase_places"] if self.attends else None,
+                    begins_at=inputs["phrase_begins"],
                 )
             )
+            constraints.append(BannedPhrases(inputs["banned_phrases"]))
         return constraints
 
 

@@ -56,7 +56,8 @@ class LiteTranslator(LiteTask, BaseTranslator):
         n_best,
         search,
         phrases=(),
-        places=(),
+        begins=(),
+        banned=(),
         sampling=None,
     ):
         if sampling:

@@ -44,6 +44,8 @@ MAX_SENTENCE_LENGTH = 4000
 # Longer texts are cut before they are tokenized, which takes 150 times their size. No
 # model takes as many tokens.
 MAX_CHARACTERS = 1_000_000
+# Attention that every word may have to every other one, and iterations of `symmetric`.
+_SMALL, ITERATIONS = 1e-3, 5
 # Maximum number of bytes of a character in UTF-8.
 MAX_UTF_8_BYTES = 4
 
@@ -430,6 +432,63 @@ def alignment_of(weights, end_weights=0.0):
     (targets,) = np.nonzero((largest > 0) & (largest >= end_weights))
     best = weights[targets].argmax(axis=1)
     return list(zip(best.tolist(), targets.tolist(), strict=True))
+
+
+def symmetric(weights):
+    """Return attention `(targets, sources)` as alignment weights of both directions.
+
+    The columns and the rows are normalised in turn (Sinkhorn's algorithm). So an
+    article that attends to its noun gives way to the noun, which has no other word to
+    attend to. A slight preference for the diagonal separates equal words, such as
+    several articles.
+    """
+    targets, sources = np.shape(weights)
+    places = np.arange(targets)[:, None] / targets, np.arange(sources) / sources
+    found = (np.asarray(weights, "float64") + _SMALL) * np.exp(
+        -abs(places[0] - places[1])
+    )
+    for _ in range(ITERATIONS):
+        found = found / found.sum(axis=0)
+        found = found / found.sum(axis=1, keepdims=True)
+    # Weights that are nearly equal are no evidence.
+    return found**2
+
+
+def aligned_words(weights, source_words):
+    """Return the target words that translate some words of the source.
+
+    They are the word with the largest weights in both directions, see `symmetric`, and,
+    if there are several source words, adjacent words whose largest weight is on one of
+    them.
+
+    Args:
+        weights: Attention `(target words, source words)`.
+        source_words: Set of indices.
+
+    Returns:
+        Range of indices, of at most as many words as the source has. It is empty if no
+        weight is positive.
+
+    >>> weights = np.array([[0.3, 0.1, 0.6], [0.9, 0.1, 0.0], [0.1, 0.8, 0.1]])
+    >>> aligned_words(weights, {0}), aligned_words(weights, {0, 1})
+    (range(1, 2), range(1, 3))
+    """
+    chosen = [word for word in source_words if word < weights.shape[1]]
+    if not weights.size or not weights[:, chosen].any():
+        return range(0)
+    weights = symmetric(weights)
+    sums = weights[:, chosen].sum(axis=1)
+    begin = int(sums.argmax())
+    end = begin + 1
+    belongs = np.isin(weights.argmax(axis=1), chosen)
+    while end - begin < len(chosen):
+        # The neighbour with the larger weight comes first.
+        before = sums[begin - 1] if begin and belongs[begin - 1] else 0
+        after = sums[end] if end < len(sums) and belongs[end] else 0
+        if not max(before, after):
+            break
+        begin, end = (begin - 1, end) if before > after else (begin, end + 1)
+    return range(begin, end)
 
 
 _CLOSING = "\"'\u201d\u2019\u201c\u2018\u00bb\u00ab\u203a\u2039)\\]}"

@@ -17,9 +17,10 @@ from keras_attention_apps.common.models import Runtimes
 from keras_attention_apps.common.text import END, has_unspaced
 from keras_attention_apps.nmt.config import PRESETS
 from keras_attention_apps.nmt.data.copying import Copying
-from keras_attention_apps.nmt.data.glossary import Glossary, encode_phrase
+from keras_attention_apps.nmt.data.glossary import Glossary, count_phrase, encode_phrase
 from keras_attention_apps.nmt.text import (
     Subwords,
+    aligned_words,
     alignment_of,
     join_sentences,
     merge_weights,
@@ -52,6 +53,8 @@ LENGTH_STEP = 16
 MAX_SENTENCES = 100
 # Extra tokens that the translation of a short sentence may have.
 LENGTH_SLACK = 5
+# The number of tokens before a phrase that may begin everywhere.
+ANYWHERE = -1
 
 
 def chunks(items, size):
@@ -188,7 +191,7 @@ class _Source:
         token_ids: Its token ids, up to the maximum length.
         cut: Whether the sentence was too long.
         phrases: The token ids of its target phrases.
-        places: For each target phrase, the places of the tokens that it translates;
+        places: For each target phrase, the indices of the words that it translates;
             empty where words have no spaces between them.
         omitted: The target phrases that did not fit.
     """
@@ -330,14 +333,108 @@ class BaseTranslator:
             for batch in chunks(waiting, batch_size):
                 token_ids = [sources[i].token_ids for i in batch]
                 phrases = [sources[i].phrases for i in batch]
-                places = [sources[i].places for i in batch]
                 draw = {"sampling": next(seeds)} if seeds else {}
-                hypotheses = self._search(
-                    token_ids, batch_size, n_best, search, phrases, places, **draw
-                )
-                for i, ranked in zip(batch, hypotheses, strict=False):
+                options = batch_size, n_best, search
+                # Padding of a batch gives further hypotheses.
+                hypotheses = self._search(token_ids, *options, **draw)[: len(batch)]
+                # The phrases replace words that the first search found.
+                replaced = [
+                    self._replaced(sources[i], ranked)
+                    for i, ranked in zip(batch, hypotheses, strict=True)
+                ]
+                again = [j for j, (begins, _) in enumerate(replaced) if begins]
+                if again:
+                    with_phrases = self._search(
+                        [token_ids[j] for j in again],
+                        *options,
+                        [phrases[j] for j in again],
+                        *zip(*(replaced[j] for j in again), strict=True),
+                    )
+                    for j, ranked in zip(again, with_phrases, strict=False):
+                        hypotheses[j] = ranked
+                for i, ranked in zip(batch, hypotheses, strict=True):
                     found[i] = [self._translation(sources[i], x) for x in ranked]
             yield from found
+
+    def _replaced(self, source, ranked):
+        """Return where the phrases of a source begin, and which tokens they replace.
+
+        Args:
+            source: The `_Source`.
+            ranked: Its hypotheses without the phrases, best first.
+
+        Returns:
+            begins: For each phrase, the number of tokens before it, or `ANYWHERE`.
+                `[]` if all hypotheses have every phrase in its place.
+            banned: For each phrase, the tokens of the best hypothesis that it replaces;
+                `[]` if there are none, or if they occur elsewhere, too.
+        """
+        spans = [self._spans(source, one) for one in ranked]
+        if all(
+            tuple(one.token_ids[slice(*span)]) == tuple(phrase)
+            for one, of_one in zip(ranked, spans, strict=True)
+            for phrase, span in zip(source.phrases, of_one, strict=True)
+        ):
+            return [], []
+        best, token_ids = spans[0], ranked[0].token_ids.tolist()
+        banned = [token_ids[slice(*span)] for span in best]
+        for i, (phrase, tokens) in enumerate(zip(source.phrases, banned, strict=True)):
+            if count_phrase(token_ids, tokens) != 1 or count_phrase(phrase, tokens):
+                banned[i] = []
+        begins, shift, earliest = [ANYWHERE] * len(best), 0, 0
+        for begin, end, i in sorted((*span, i) for i, span in enumerate(best)):
+            if begin == end:
+                continue
+            begins[i] = max(begin + shift, earliest)
+            earliest = begins[i] + len(source.phrases[i])
+            shift += len(source.phrases[i]) - (end - begin)
+        return begins, banned
+
+    def _spans(self, source, hypothesis):
+        """Return the tokens of a hypothesis that translate the source of each phrase.
+
+        Returns:
+            For each phrase, their begin and end, without punctuation around them; two
+            zeros if there are none.
+        """
+        token_ids, origins, weights = self._expanded(source, hypothesis)
+        _, places = self.tokenizer.words(token_ids)
+        source_places = self.tokenizer.word_places(source.token_ids)
+        weights = merge_weights(weights, source_places, places)
+        spans = []
+        for of_phrase in source.places:
+            aligned = aligned_words(weights, of_phrase)
+            tokens = [
+                token
+                for token, word in enumerate(places)
+                if word in aligned and self._has_letters(token_ids[token])
+            ]
+            spans.append(
+                (origins[tokens[0]], origins[tokens[-1]] + 1) if tokens else (0, 0)
+            )
+        return spans
+
+    def _has_letters(self, token):
+        byte = self.tokenizer.bytes.get(token)
+        if byte is None:
+            return any(map(str.isalnum, self.tokenizer.pieces[token]))
+        # From 128 on, it is a part of a character, which may be a letter.
+        return byte >= 128 or chr(byte).isalnum()
+
+    def _expanded(self, source, hypothesis):
+        """Return the subwords of a hypothesis, without extended ids.
+
+        Returns:
+            token_ids: Their token ids.
+            origins: For each of them, the index of the token from which it comes.
+            weights: Its attention weights.
+        """
+        token_ids, weights = hypothesis.token_ids, hypothesis.weights
+        origins = range(len(token_ids))
+        if self.copying:
+            token_ids, origins = self.copying.expand(token_ids, source.token_ids)
+            weights = weights[origins]
+        return token_ids, origins, weights
 
     def _source(self, sentence, glossary):
         """Return the `_Source` of a sentence and a `Glossary`, which may be `None`."""
@@ -352,18 +449,9 @@ class BaseTranslator:
         phrases = self._phrases(targets)
         while sum(map(len, phrases)) >= self.max_length:
             phrases.pop()
-        words = self.tokenizer.word_places(token_ids)
-        pieces = [self.tokenizer.pieces[token] for token in token_ids]
-        places = [
-            [
-                place
-                for place, word in enumerate(words)
-                if word in found[target] and any(map(str.isalnum, pieces[place]))
-            ]
-            for target in targets[: len(phrases)]
-        ]
-        if has_unspaced(sentence):
-            places = [[] for _ in places]
+        places = [found[target] for target in targets[: len(phrases)]]
+        if has_unspaced(sentence) or not self.attends:
+            places = [set() for _ in places]
         return _Source(token_ids, cut, phrases, places, targets[len(phrases) :])
 
     def _encode(self, sentence):
@@ -385,10 +473,19 @@ class BaseTranslator:
         n_best,
         search,
         phrases=(),
-        places=(),
+        begins=(),
+        banned=(),
         sampling=None,
     ):
-        """Return the best hypotheses of each sentence of a batch, best first."""
+        """Return the best hypotheses of each sentence of a batch, best first.
+
+        Args:
+            phrases: For each sentence, the phrases that its translations contain.
+            begins: For each of its phrases, the number of tokens before it, or
+                `ANYWHERE`.
+            banned: For each of its phrases, the tokens that it replaces, which no
+                hypothesis contains; `[]` for none.
+        """
         raise NotImplementedError
 
     def max_target_length(self, length, max_length_ratio=None):
@@ -414,11 +511,7 @@ class BaseTranslator:
 
     def _translation(self, source, hypothesis):
         source_words, source_places = self.tokenizer.words(source.token_ids)
-        token_ids, weights = hypothesis.token_ids, hypothesis.weights
-        origins = range(len(token_ids))
-        if self.copying:
-            token_ids, origins = self.copying.expand(token_ids, source.token_ids)
-            weights = weights[origins]
+        token_ids, origins, weights = self._expanded(source, hypothesis)
         words, places = self.tokenizer.words(token_ids)
         # A word that was copied is one subword.
         subwords = [""] * len(hypothesis.token_ids)

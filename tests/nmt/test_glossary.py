@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.hypotheses import Hypothesis
 from keras_attention_apps.nmt import Glossary
 from keras_attention_apps.nmt.data.glossary import encode_phrase, word_continuations
 from keras_attention_apps.nmt.inference import Translator
@@ -85,6 +86,60 @@ def test_a_wrong_file_is_one_clear_line(tmp_path, content, message):
 def test_translations_contain_phrases_as_whole_words(target, translation, percentage):
     glossary = Glossary({"dog": target})
     assert glossary.coverage(["a dog"], [translation]) == (percentage, 1)
+
+
+def test_replacements_are_counted():
+    def translation(text, *aligned):
+        words = text.split()
+        weights = np.zeros((len(words), 3))
+        weights[np.arange(len(aligned)), aligned] = 1
+        return Translation(text, ["a", "red", "dog"], words, 0, 0, weights, None)
+
+    plain = translation("ein roter Hund.", 0, 1, 2)
+    glossary = Glossary({"dog": "Terrier"})
+    for text, counts in {
+        "ein roter Terrier.": [1, 1, 1, 1],
+        "ein roter Terrier Hund.": [1, 1, 0, 0],
+        "ein roter Hund.": [1, 0, 0, 0],
+        "ein Terrier, ein Terrier": [1, 0, 1, 0],
+    }.items():
+        found = glossary.replacements(["a red dog"], [translation(text)], [plain])
+        assert found.tolist() == counts
+    # The term is the model's own word.
+    own = Glossary({"red dog": "roter Hund"})
+    assert own.replacements(["a red dog"], [plain], [plain]).tolist() == [1, 1, 1, 1]
+    nothing = own.replacements(["a cat"], [plain], [plain])
+    assert nothing.tolist() == [0, 0, 0, 0]
+
+
+def test_a_phrase_replaces_the_word_that_is_aligned_with_its_source(subwords):
+    translator = untrained(subwords, "bahdanau")
+    encoded = [*subwords.encode("le chien, rouge")]
+    weights = np.full((len(encoded), 4), 0.1)
+    words = subwords.word_places(encoded)
+    # chien, translates dog, and rouge translates red.
+    for token, word in enumerate(words):
+        weights[token, [0, 2, 1][word]] = 1.0
+    one = Hypothesis(np.array(encoded), 0.0, 0.0, np.zeros(9), len(encoded), weights)
+    spelt = {x: encode_phrase(subwords, x) for x in ("chien", "rouge", "xyz", "oiseau")}
+
+    def replaced(glossary):
+        sentence = "the red dog"
+        token_ids = subwords.encode(sentence)
+        assert len(token_ids) == 4
+        source = translator._source(sentence, Glossary(glossary))
+        return translator._replaced(source, [one])
+
+    comma = encoded.index(subwords.encode("a,")[-2])
+    begin = words.tolist().index(1)
+    assert encoded[begin:comma] == spelt["chien"]
+    assert replaced({"dog": "xyz"}) == ([begin], [spelt["chien"]])
+    # The second phrase begins later, since the first one is longer than its word.
+    (second, first), banned = replaced({"red": "oiseau", "dog": "xyz"})
+    assert first == begin and banned == [spelt["rouge"], spelt["chien"]]
+    longer = len(spelt["xyz"]) - len(spelt["chien"])
+    assert second == words.tolist().index(2) + longer
+    assert replaced({"dog": "chien"}) == ([], [])
 
 
 def test_phrases_become_tokens_within_a_sentence(subwords, unspaced_subwords):
@@ -279,9 +334,12 @@ def test_the_commands_take_a_glossary(
     assert "vieux chien" in first
 
     assert main(["evaluate", "--data", str(corpus), "--pair", "en-fr", *options]) == 0
-    line = capsys.readouterr().out.splitlines()[-1]
+    *_, line, once, without, both, bleu = capsys.readouterr().out.splitlines()
     count = sum("dog" in x for x in (corpus / "val.en").read_text().splitlines())
     assert line == f"glossary 100.00  % of {count} phrases are in the translations"
+    assert once.endswith("% once") and bleu.endswith("bleu-lc without the glossary")
+    assert without.endswith("% without the word that they replace")
+    assert both.endswith("% once and without it")
     assert main(["translate", "x", *options, "--output", str(glossary)]) == 2
     assert "terms.tsv" in capsys.readouterr().err
     assert glossary.read_text() == "dog\tvieux chien\n"

@@ -1,5 +1,6 @@
 """`nmt evaluate` and `nmt calibrate`: scores of a model, and how sure it is."""
 
+import functools
 import math
 import sys
 
@@ -58,13 +59,14 @@ def evaluate(config):
     if links is not None:
         _check_aligns(translator, chosen.name)
     search = translator.search_options(**config.search.beam)
-    found = translator.translate(
+    translate = functools.partial(
+        translator.translate,
         sources,
         batch_size=config.search.batch_size,
         split=config.split_sentences,
-        glossary=glossary,
         **search,
     )
+    found = translate(glossary=glossary)
     translations = [translation.text for translation in found]
     _warn(found)
     print(
@@ -73,8 +75,7 @@ def evaluate(config):
     )
     scores = _print_scores(sources, translations, references)
     if glossary is not None:
-        share, count = glossary.coverage(sources, translations)
-        print(f"glossary {share:6.2f}  % of {count} phrases are in the translations")
+        _print_glossary(glossary, sources, found, references, translate)
     if config.output is not None:
         with atomic_path(config.output) as temporary:
             temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
@@ -123,6 +124,33 @@ def _print_scores(sources, translations, references):
             of = f"{shortest} to {of}"
         print(f"{'':8} {score:6.2f}  {counted(count, 'sentence')} of {of}")
     return scores
+
+
+def _print_glossary(glossary, sources, found, references, translate):
+    """Print how many phrases of a glossary the translations contain, and where.
+
+    Args:
+        glossary: The `Glossary`.
+        sources, found, references: The sentences, and the `Translation`s with it.
+        translate: Function that translates the sentences without it.
+    """
+    translations = [translation.text for translation in found]
+    share, count = glossary.coverage(sources, translations)
+    print(f"glossary {share:6.2f}  % of {count} phrases are in the translations")
+    if not any(one.weights.any() for one in found):
+        return
+    unconstrained = translate()
+    counts = glossary.replacements(sources, found, unconstrained)
+    shares = 100 * counts[1:] / max(counts[0], 1)
+    for share, text in zip(
+        shares,
+        ("once", "without the word that they replace", "once and without it"),
+        strict=True,
+    ):
+        print(f"{'':8} {share:6.2f}  % {text}")
+    plain = [translation.text for translation in unconstrained]
+    scores, _ = translation_scores(plain, references)
+    print(f"{'':8} {scores['bleu-lc']:6.2f}  bleu-lc without the glossary")
 
 
 def _check_aligns(translator, model):

@@ -2,10 +2,11 @@
 
 import unicodedata
 
+import numpy as np
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.text import END, UNKNOWN, begins_unspaced
+from keras_attention_apps.common.text import END, UNKNOWN, begins_unspaced, has_unspaced
 from keras_attention_apps.nmt.data.dataset import read_raw_lines
-from keras_attention_apps.nmt.text import clean
+from keras_attention_apps.nmt.text import aligned_words, clean
 
 # Zero-width non-joiner and joiner, which separate no words.
 _JOINERS = "\u200c\u200d"
@@ -123,11 +124,44 @@ class Glossary:
             count: Number of phrases that apply.
         """
         found = [
-            _contains(_words(translation), _words(target))
+            bool(count_phrase(_words(translation), _words(target)))
             for sentence, translation in zip(sentences, translations, strict=True)
             for target in self.find(sentence)
         ]
         return 100 * sum(found) / len(found) if found else 100.0, len(found)
+
+    def replacements(self, sentences, translations, unconstrained):
+        """Measure how target phrases replace the words that a model would say.
+
+        The replaced words are those of the unconstrained translation that are aligned
+        with the source of a phrase; see `aligned_words`.
+
+        Args:
+            sentences: List of strings.
+            translations: Their `Translation`s with this glossary.
+            unconstrained: Their `Translation`s without it, with attention.
+
+        Returns:
+            Integer array of counts: phrases that apply; that their translations
+            contain once; whose replaced words are fewer than without the glossary; and
+            both. Sentences in scripts without spaces do not count.
+        """
+        counts = np.zeros(4, "int64")
+        triples = zip(sentences, translations, unconstrained, strict=True)
+        for sentence, translation, plain in triples:
+            if has_unspaced(sentence):
+                continue
+            words, before = _words(translation.text), _words(plain.text)
+            for target, places in self.find_places(sentence).items():
+                aligned = aligned_words(plain.weights, places)
+                replaced = _words(" ".join(plain.words[i] for i in aligned))
+                replaced = [word for word in replaced if _is_letter(word[0])]
+                once = count_phrase(words, _words(target)) == 1
+                gone = replaced == _words(target) or (
+                    count_phrase(words, replaced) < count_phrase(before, replaced)
+                )
+                counts += [1, once, gone, once and gone]
+        return counts
 
     def _match(self, words, folded):
         """Return the target phrase of words of a sentence, `None` if there is none."""
@@ -156,10 +190,13 @@ def _words(text):
     return words
 
 
-def _contains(words, phrase):
-    """Return whether the words of a phrase are among those of a text, in a row."""
+def count_phrase(words, phrase):
+    """Return how often the words of a phrase are among those of a text, in a row.
+
+    Both are lists of words, or of tokens.
+    """
     size = len(phrase)
-    return any(words[i : i + size] == phrase for i in range(len(words) - size + 1))
+    return sum(words[i : i + size] == phrase for i in range(len(words) - size + 1))
 
 
 def _is_letter(character):
