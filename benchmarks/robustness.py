@@ -11,6 +11,7 @@ and the input that took the most CPU time.
     python benchmarks/robustness.py costs --count 1000      # hidden from the size
     python benchmarks/robustness.py datasets --count 10000
     python benchmarks/robustness.py sentences --count 10000
+    python benchmarks/robustness.py markup --count 1000
     python benchmarks/robustness.py tokenizers --count 500
     python benchmarks/robustness.py models --count 500
     python benchmarks/robustness.py requests --count 500
@@ -30,6 +31,7 @@ import sys
 import tempfile
 import time
 import traceback
+import types
 from pathlib import Path
 
 import costly_images
@@ -150,6 +152,84 @@ class Sentences:
         found.text.encode()
         assert "\n" not in found.text
         return found.text
+
+
+class Markup:
+    """Translates damaged pages and subtitles, and looks for all words and tags in them.
+
+    In place of a model, words are reversed or stay in order, with random alignments.
+    """
+
+    max_length = 30
+
+    def __init__(self):
+        self.tokenizer, self.random = self, np.random.default_rng(1)
+
+    def encode(self, text):
+        return [*text.split(), ""]
+
+    def translate(self, sentences, *, split):
+        found = []
+        for sentence in sentences:
+            source = sentence.split()
+            words = source[:: 1 if len(sentence) % 2 else -1]
+            weights = self.random.dirichlet([0.1] * len(source), len(source))
+            text = " ".join(words)
+            one = types.SimpleNamespace(text=text, source_words=source, words=words)
+            one.weights, one.cut = weights, False
+            found.append(one)
+        return found
+
+    def inputs(self, random):
+        while True:
+            kind = str(random.choice(list(mutated_inputs.MARKUP)))
+            content = mutated_inputs.MARKUP[kind].encode()
+            mutated = mutated_inputs.mutated_markup
+            if random.random() < 0.3:
+                mutated = mutated_inputs.mutated_bytes
+            how, content = mutated(random, content)
+            yield f"{kind}, {how}", (kind, content)
+
+    def known(self):
+        return "subtitles", mutated_inputs.MARKUP["subtitles"].encode()
+
+    def answer(self, item):
+        from keras_attention_apps.nmt import markup
+
+        kind, content = item
+        is_html = kind != "subtitles"
+        text, encoding = markup.decoded(content, "file", is_html=is_html)
+        self.random = np.random.default_rng(1)
+        translate = markup.translate_html if is_html else markup.translate_subtitles
+        found = translate(self, text)
+        markup.encoded(found, encoding, is_html=is_html)
+        parts = self.parts_of_page if is_html else self.parts_of_subtitles
+        assert parts(found) == parts(text), found
+        if is_html:
+            assert translate(self, found, language=None) is not None
+        return found
+
+    def parts_of_page(self, text):
+        """Return the tags with their attributes, and all characters of the text."""
+        import lxml.html
+        from keras_attention_apps.nmt.markup import parsed
+
+        root = parsed(text)
+        if root is None:
+            return text
+        elements = [x for x in root.iter() if isinstance(x.tag, str)]
+        tags = collections.Counter((x.tag, *sorted(x.items())) for x in elements)
+        return tags, self.characters(
+            lxml.html.tostring(root, method="text", encoding="unicode")
+        )
+
+    def parts_of_subtitles(self, text):
+        return self.characters(text)
+
+    def characters(self, text):
+        from keras_attention_apps.nmt.text import clean
+
+        return collections.Counter(clean(text).replace(" ", ""))
 
 
 class Tokenizers:
@@ -386,6 +466,7 @@ KINDS = {
     "costs": Costs,
     "datasets": Datasets,
     "sentences": Sentences,
+    "markup": Markup,
     "tokenizers": Tokenizers,
     "models": Models,
     "layers": Layers,

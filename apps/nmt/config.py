@@ -446,7 +446,8 @@ class TranslateConfig:
     truncated, with a warning. A line that is not UTF-8 gives an empty line and an error
     message on standard error; the other lines are translated, and the exit code is 2.
 
-    For example: nmt translate "A dog runs." --plot alignment.png
+    For example: nmt translate "A dog runs." --plot alignment.png, or for a page: nmt
+    translate --format html page.html --output seite.html
     """
 
     #: Sentences to translate.
@@ -462,6 +463,13 @@ class TranslateConfig:
     output: Path | None = None
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
+    #: Format of the input: lines of text; a file of HTML, whose tags enclose the words
+    #: that the attention aligns; or subtitles in SubRip (srt) or WebVTT (vtt). A file
+    #: is an argument, or that of --input.
+    format: Literal["text", "html", "srt", "vtt"] = "text"
+    #: Language of the translation, such as de: the lang of a page. By default that in
+    #: the name of a preset.
+    language: Rare[str | None] = None
     #: Glossary: a file with a source phrase, a tab and a target phrase in every line.
     #: Where the source phrase occurs in a sentence, the translation contains the target
     #: phrase. A source phrase in lower case matches any case. Needs the runtime keras.
@@ -531,7 +539,9 @@ class EvaluateConfig:
     #: Output file for the translations.
     output: Path | None = None
     #: Glossary, as for nmt translate. Also prints the percentage of its phrases that
-    #: the translations contain.
+    #: the translations contain, that they contain once, and whose replaced words they
+    #: do not contain: those of the translation without the glossary that the attention
+    #: aligns with the source of a phrase.
     glossary: Path | None = None
     #: Translate a line of several sentences sentence by sentence. Without it, models
     #: are comparable with those that read a line as a whole.

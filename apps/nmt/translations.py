@@ -241,6 +241,18 @@ class BaseTranslator:
         best = [translations[0] for translations in found]
         return best[0] if single else best
 
+    def translate_html(self, text, *, language=None, **options):
+        """Translate a page, or a part of one; see `markup.translate_html`."""
+        from keras_attention_apps.nmt.markup import translate_html
+
+        return translate_html(self, text, language=language, **options)
+
+    def translate_subtitles(self, text, **options):
+        """Translate SubRip or WebVTT; see `markup.translate_subtitles`."""
+        from keras_attention_apps.nmt.markup import translate_subtitles
+
+        return translate_subtitles(self, text, **options)
+
     def translate_each(
         self,
         sentences,

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import sys
+from pathlib import Path
 
 from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
@@ -18,12 +19,15 @@ from keras_attention_apps.common.files import (
     check_read_once,
     check_standard_input,
     opened,
+    read_file,
     to_json,
     utf8_lines,
 )
 from keras_attention_apps.common.hypotheses import DIGITS
 from keras_attention_apps.common.tables import DELIMITERS, JSON_LINES, TEXT, TableWriter
+from keras_attention_apps.nmt.config import TranslateConfig
 from keras_attention_apps.nmt.data.glossary import Glossary
+from keras_attention_apps.nmt.markup import decoded, encoded, language_of
 from keras_attention_apps.nmt.text import decode_line
 from keras_attention_apps.nmt.translations import RUNTIMES
 
@@ -35,6 +39,10 @@ def translate(config):
         The exit code: 2 if a line could not be read.
     """
     if config.bulk.engine == "ray":
+        if config.format != "text":
+            raise UserError(
+                f"--engine ray takes --format text. Received: {config.format}"
+            )
         # A lazy import, since the local engine does not need this module.
         from keras_attention_apps.nmt.bulk import translate_bulk
 
@@ -43,6 +51,8 @@ def translate(config):
     if config.output and config.output.suffix.lower() == JSON_LINES:
         config = dataclasses.replace(config, json=True)
     _check(config)
+    if config.format != "text":
+        return _translate_markup(config)
     chosen = config.model
     glossary = config.glossary and Glossary.from_file(config.glossary)
     lines, beam = _Lines(config), config.search.beam
@@ -99,6 +109,8 @@ def _check(config):
     """Raise a `UserError` for invalid options, or combinations of them."""
     if config.sentences and config.input is not None:
         raise UserError("expected either sentences or --input, not both")
+    if config.format != "text":
+        config = _with_file(config)
     lines = config.input
     if lines is not None:
         check_input(lines)
@@ -176,6 +188,63 @@ def _check_plot(config):
 def _is_plotted_alone(config):
     """Return whether --plot is the file of a single plot rather than a folder."""
     return len(config.sentences) == 1 and not config.plot.is_dir()
+
+
+def _with_file(config):
+    """Return a configuration whose input is the file of `--format`.
+
+    Raises:
+        UserError: If there are several files, or an option is of lines alone.
+    """
+    of_lines = ("n_best", "alignments", "plot", "json", "min_score", "sampling")
+    for name in (*of_lines, "split_sentences"):
+        if getattr(config, name) != getattr(TranslateConfig(), name):
+            option = name.removesuffix("s_sentences").replace("_", "-")
+            raise UserError(
+                f"--format {config.format} writes the translated file, without the "
+                f"options of lines. Received: --{option}"
+            )
+    if len(config.sentences) > 1:
+        raise UserError(
+            f"--format {config.format} takes one file. Received: "
+            f"{len(config.sentences)}"
+        )
+    file = Path(config.sentences[0]) if config.sentences else config.input
+    return dataclasses.replace(config, sentences=(), input=file)
+
+
+def _translate_markup(config):
+    """Translate the file of `--format`, and return the exit code."""
+    path = _with_file(config).input or STANDARD_INPUT
+    is_html = config.format == "html"
+    text, encoding = decoded(read_file(path), printable(path), is_html=is_html)
+    translator = RUNTIMES.load(
+        config.model.name,
+        config.runtime,
+        count=text.count("\n") + 1,
+        search=config.search.beam,
+        needs_keras=config.glossary and "--glossary",
+        **config.model.options,
+        jit_compile=config.jit_compile,
+    )
+    options = {
+        "batch_size": config.search.batch_size,
+        "glossary": config.glossary and Glossary.from_file(config.glossary),
+        **config.search.beam,
+    }
+    if is_html:
+        language = config.language or language_of(config.model.name)
+        found = translator.translate_html(text, language=language, **options)
+    else:
+        found = translator.translate_subtitles(text, **options)
+    content = encoded(found, encoding, is_html=is_html)
+    if config.output is None:
+        sys.stdout.buffer.write(content)
+        sys.stdout.flush()
+    else:
+        with atomic_path(config.output) as temporary:
+            temporary.write_bytes(content)
+    return 0
 
 
 class _Lines:

@@ -1,0 +1,780 @@
+"""Markup: texts with tags are translated, and tags go where the attention aligns them.
+
+A run is a text with tags and no block element inside, such as a paragraph. It is a list
+of events: `("text", string)`, `("open", tag)`, `("close", tag)`, and `("unit", thing)`
+for a thing that stays as it is, such as an image or code. A tag or a thing may be any
+object.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import re
+from html import escape
+
+import numpy as np
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.files import as_utf8
+from keras_attention_apps.nmt.text import (
+    clean,
+    join_sentences,
+    split_sentences,
+    symmetric,
+)
+
+# Punctuation that belongs to the word before it.
+_CLOSING = tuple(".,;:!?)]}\u2026\u201d\u00bb")
+
+
+@dataclasses.dataclass
+class _Tag:
+    """A tag, or a unit, of a run.
+
+    Attributes:
+        value: The tag, or the thing.
+        start, end: Its place in the text, counted in characters that are not spaces.
+        children: The tags and units inside it, in order.
+        is_unit: Whether it is a unit, which has no text.
+        spaces: Whether a unit has white space before it, and after it.
+    """
+
+    value: object
+    start: int = 0
+    end: int = 0
+    children: list = dataclasses.field(default_factory=list)
+    is_unit: bool = False
+    spaces: tuple = (False, False)
+
+
+@dataclasses.dataclass
+class _Word:
+    """A word: its place in a text, and that of its letters, without punctuation."""
+
+    start: int
+    end: int
+    core_start: int
+    core_end: int
+
+    @classmethod
+    def of(cls, word, start):
+        letters = [i for i, x in enumerate(word) if x.isalnum()] or [0, len(word) - 1]
+        end = start + len(word)
+        return cls(start, end, start + letters[0], start + letters[-1] + 1)
+
+
+def translate_runs(translator, runs, **options):
+    """Translate runs, lists of events, sentence by sentence.
+
+    Args:
+        translator: A `Translator` or `LiteTranslator`.
+        runs: List of runs. Tags of a run are closed in reverse order.
+        **options: Options of `translate_each`, such as `glossary`.
+
+    Returns:
+        List of the translated runs. They have the same tags and things, and the white
+        space of the source at both ends.
+    """
+    parsed = [_Run(events, translator) for events in runs]
+    sentences = [x for run in parsed for x in run.sentences]
+    wanted = list(dict.fromkeys(x for x in sentences if _has_letters(x)))
+    found = {}
+    if wanted:
+        translations = translator.translate(wanted, split=False, **options)
+        found = dict(zip(wanted, translations, strict=True))
+    return [run.translated(found) for run in parsed]
+
+
+class _Run:
+    """A run of text with tags; see the head of the module."""
+
+    def __init__(self, events, translator):
+        self.root = _Tag(None)
+        open_tags, text = [self.root], ""
+        first, last = "".join(_edge(events)), "".join(_edge(events[::-1])[::-1])
+        self.leading = first[: len(first) - len(first.lstrip())]
+        has_unit = any(kind == "unit" for kind, _ in events)
+        is_blank = not has_unit and not last.strip()
+        self.trailing = "" if is_blank else last[len(last.rstrip()) :]
+        count = 0
+        for i, (kind, value) in enumerate(events):
+            if kind == "text":
+                cleaned = clean(value)
+                begins, ends = value[:1].isspace(), value[-1:].isspace()
+                if cleaned.startswith(_CLOSING) and text.endswith("\0"):
+                    # Punctuation after a unit follows the word before it.
+                    text = text.rstrip("\0 ")
+                    begins = False
+                text += f"{' ' * begins}{cleaned}{' ' * ends}"
+                count += len(cleaned.replace(" ", ""))
+            elif kind == "open":
+                open_tags.append(_Tag(value, count))
+                open_tags[-2].children.append(open_tags[-1])
+            elif kind == "close":
+                open_tags.pop().end = count
+            else:
+                spaces = _spaces_around(events, i)
+                unit = _Tag(value, count, count, is_unit=True, spaces=spaces)
+                open_tags[-1].children.append(unit)
+                # Nothing but a unit may separate two words.
+                text += " \0"
+        self.root.end = count
+        self.text = clean(text.replace("\0", ""))
+        self.sentences = [
+            part
+            for sentence in split_sentences(self.text)
+            for part in _fitting(sentence, translator)
+            if part
+        ]
+
+    def translated(self, translations):
+        """Return the events of the translation.
+
+        Args:
+            translations: Dict from sentences to their `Translation`s.
+        """
+        sources, texts, words, blocks = [], [], [], []
+        place = 0
+        for sentence in self.sentences:
+            one = translations.get(sentence)
+            if one is None or not one.words or one.cut:
+                # The text stays as it is.
+                own = sentence.split()
+                texts.append(sentence)
+                of_sentence, block = (own, own), np.eye(len(own))
+            else:
+                texts.append(one.text)
+                of_sentence, block = (one.source_words, one.words), one.weights
+                if not block.any():
+                    block = _diagonal(*block.shape)
+            for word in of_sentence[0]:
+                sources.append(_Word.of(word, place))
+                place += len(word)
+            words += of_sentence[1]
+            blocks.append(symmetric(block))
+        text, targets, place = join_sentences(texts), [], 0
+        for word in words:
+            place = max(text.find(word, place), place)
+            targets.append(_Word.of(word, place))
+            place += len(word)
+        weights = np.zeros((len(targets), len(sources)))
+        row = column = 0
+        for block in blocks:
+            rows, columns = block.shape
+            weights[row : row + rows, column : column + columns] = block
+            row, column = row + rows, column + columns
+        transfer = _Transfer(text, sources, targets, weights)
+        events = transfer.events(self.root)
+        ends = [("text", self.leading)], [("text", self.trailing)]
+        return [x for x in (*ends[0], *events, *ends[1]) if x[1] != ""]
+
+
+class _Transfer:
+    """Places of the tags of a source in its translation.
+
+    Args:
+        text: The translation.
+        sources: The `_Word`s of the source, counted without spaces.
+        targets: The `_Word`s of the translation.
+        weights: Joint alignment weights `(targets, sources)`.
+    """
+
+    def __init__(self, text, sources, targets, weights):
+        self.text, self.sources, self.targets = text, sources, targets
+        self.weights = weights
+        self.totals = weights.sum(axis=1)
+
+    def events(self, root):
+        """Return the events of the translation of a run with a root tag."""
+        found = []
+        self._emit(root, (0, len(self.text)), (0, len(self.targets)), found)
+        return found
+
+    def _emit(self, tag, places, words, found):
+        """Append the events inside a tag, which has some places and target words."""
+        inside, taken = [], []
+        for child in tag.children:
+            if not child.is_unit:
+                span = self._words_of(child, words, taken)
+                if span[0] < span[1]:
+                    taken.append(span)
+                inside.append((*self._places(child, span, places), 1, child, span))
+        for child in tag.children:
+            if child.is_unit:
+                place = self._place_of_unit(child, tag, words, taken, places)
+                inside.append((place, place, 0, child, None))
+        # The sort is stable: units in one place keep their order.
+        inside.sort(key=lambda x: x[:3])
+        place, end = places
+        for start, stop, _, child, span in inside:
+            start, stop = max(start, place), min(max(stop, start, place), end)
+            found.append(("text", self.text[place:start]))
+            if child.is_unit:
+                self._emit_unit(child, start, found)
+            else:
+                found.append(("open", child.value))
+                self._emit(child, (start, stop), span, found)
+                found.append(("close", child.value))
+            place = max(stop, start)
+        found.append(("text", self.text[place:end]))
+
+    def _emit_unit(self, unit, place, found):
+        """Append a unit, with spaces where the source has them."""
+        before, after = self.text[:place], self.text[place:]
+        lacks_before = before and not before[-1].isspace()
+        lacks_after = after and not after[0].isspace()
+        found.append(("text", " " if unit.spaces[0] and lacks_before else ""))
+        found.append(("unit", unit.value))
+        found.append(("text", " " if unit.spaces[1] and lacks_after else ""))
+
+    def _source_words(self, tag):
+        """Return the indices of the source words whose letters a tag has."""
+        return [
+            i
+            for i, word in enumerate(self.sources)
+            if word.core_start < tag.end and word.core_end > tag.start
+        ]
+
+    def _words_of(self, tag, words, taken):
+        """Return the range of target words that a tag encloses.
+
+        A word belongs to it if most of its weight is on the words of the tag. The range
+        has the largest sum of the shares above one half.
+        """
+        own = self._source_words(tag)
+        begin, end = words
+        if not own or begin == end:
+            return begin, begin
+        if len(own) == len(self.sources):
+            return words
+        sums = self.weights[:, own].sum(axis=1)
+        gains = sums / self.totals - 0.5
+        free = np.zeros(len(gains), "bool")
+        free[begin:end] = True
+        for start, stop in taken:
+            free[start:stop] = False
+        gains[~free] = -np.inf
+        best, chosen, total, start = 0.0, None, 0.0, begin
+        for j in range(begin, end):
+            total += gains[j]
+            if total <= 0:
+                total, start = 0.0, j + 1
+            elif total > best:
+                best, chosen = total, (start, j + 1)
+        if chosen is None:
+            j = int(np.where(free, sums, -1).argmax())
+            chosen = (j, j + 1) if free[j] else (begin, begin)
+        return chosen
+
+    def _places(self, tag, words, places):
+        """Return the begin and the end of a tag in the text, within some places.
+
+        Punctuation around its words is inside of the tag if it is in the source.
+        """
+        own = self._source_words(tag)
+        if len(own) == len(self.sources):
+            return places
+        if not own and tag.start < tag.end:
+            return self._punctuation(tag, places)
+        first, last = words
+        if first == last:
+            # Nothing translates it.
+            return places[0], places[0]
+        begin, end = self.targets[first], self.targets[last - 1]
+        before, after = self.sources[own[0]], self.sources[own[-1]]
+        has_before = tag.start <= before.start < before.core_start
+        has_after = tag.end >= after.end > after.core_end
+        start = begin.start if has_before else begin.core_start
+        stop = end.end if has_after else end.core_end
+        return max(start, places[0]), min(stop, places[1])
+
+    def _punctuation(self, tag, places):
+        """Return the begin and the end of a tag that has punctuation alone."""
+        i = next(i for i, word in enumerate(self.sources) if tag.start < word.end)
+        word = self.targets[int(self.weights[:, i].argmax())]
+        before = tag.start < self.sources[i].core_start
+        found = (word.start, word.core_start) if before else (word.core_end, word.end)
+        return tuple(min(max(x, places[0]), places[1]) for x in found)
+
+    def _place_of_unit(self, unit, parent, words, taken, places):
+        """Return the place of a unit: a gap between the words of its parent.
+
+        Before the gap are mostly words that translate what is before the unit, and
+        above all, the words next to it.
+        """
+        own = self._source_words(parent)
+        before = [i for i in own if self.sources[i].core_end <= unit.start]
+        after = [i for i in own if self.sources[i].core_start >= unit.start]
+        begin, end = words
+        if not before:
+            return places[0]
+        within = [x for x in self.sources if x.start < unit.start < x.end]
+        if not after and not within:
+            return places[1]
+        shares = self.weights / self.totals[:, None]
+        balance = shares[begin:end, before].sum(axis=1)
+        balance -= shares[begin:end, after].sum(axis=1)
+        scores = np.append(0, np.cumsum(balance))
+        # The neighbours of the unit count most.
+        scores[1:] += 2 * shares[begin:end, before[-1]]
+        if after:
+            scores[:-1] += 2 * shares[begin:end, after[0]]
+        if after and end - begin > 1:
+            # There are words on both sides, as in the source.
+            scores[[0, -1]] = -np.inf
+        for start, stop in taken:
+            scores[start - begin + 1 : stop - begin] = -np.inf
+        gap = begin + int(scores.argmax())
+        if within and gap > begin:
+            return self.targets[gap - 1].core_end
+        if unit.spaces[0] and gap < end:
+            return max(self.targets[gap].start, places[0])
+        return self.targets[gap - 1].end if gap > begin else places[0]
+
+
+def _diagonal(rows, columns):
+    """Return the weights of an alignment in the order of the words."""
+    return np.eye(columns)[np.arange(rows) * columns // max(rows, 1)]
+
+
+def _has_letters(text):
+    return any(map(str.isalpha, text))
+
+
+def _edge(events):
+    """Return the texts before the first unit."""
+    edge = itertools.takewhile(lambda event: event[0] != "unit", events)
+    return [x for kind, x in edge if kind == "text"]
+
+
+def _spaces_around(events, place):
+    """Return whether there is white space before an event, and after it."""
+
+    def begins(others, edge):
+        text = next((x for kind, x in others if kind == "text" and x), "")
+        return text[edge : edge + 1 or None].isspace() if text else False
+
+    return begins(reversed(events[:place]), -1), begins(events[place + 1 :], 0)
+
+
+def _fitting(sentence, translator):
+    """Return parts of a sentence that are not too long for a model."""
+    words = sentence.split()
+    if len(translator.tokenizer.encode(sentence)) <= translator.max_length:
+        return [sentence]
+    if len(words) < 2:
+        return [sentence]
+    half = len(words) // 2
+    parts = " ".join(words[:half]), " ".join(words[half:])
+    return [x for part in parts for x in _fitting(part, translator)]
+
+
+# Elements inside of a text.
+_INLINE = re.compile(
+    "a|abbr|acronym|b|bdi|bdo|big|cite|del|dfn|em|font|i|ins|label|mark|nobr|q|s|small|"
+    "span|strike|strong|sub|sup|time|tt|u"
+)
+# Elements that stay as they are: code, forms, media, and empty elements.
+_UNITS = re.compile(
+    "area|audio|base|br|canvas|code|embed|hr|iframe|img|input|kbd|link|map|math|meta|"
+    "noscript|object|param|picture|pre|progress|ruby|samp|script|select|source|style|"
+    "svg|template|textarea|track|var|video|wbr"
+)
+# Units that are no part of a text.
+_BLOCK_UNITS = ("hr", "pre")
+# What XML does not allow.
+_INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_DOCUMENT = re.compile(r"<(!doctype|html|head|body)\b", re.IGNORECASE)
+_END = re.compile(r"</(?:body|html)\b[^>]*>", re.IGNORECASE)
+# Attributes with addresses, and what stands for an address.
+_ADDRESSES = ("action", "href", "name", "src")
+_MARK = "keras-attention-address-"
+_LANGUAGES = ("lang", "{http://www.w3.org/XML/1998/namespace}lang", "xml:lang")
+
+
+def translate_html(translator, text, *, language=None, **options):
+    """Translate a page, or a part of one.
+
+    Block elements separate texts. Inline elements, such as links, enclose the words
+    that are aligned with theirs. Code, scripts, preformatted text, attributes, and
+    elements with `translate="no"` or the class `notranslate` stay as they are.
+
+    Args:
+        translator: The `Translator`.
+        text: String. A part of a page has no `<html>`, `<head>` or `<body>`.
+        language: The new `lang` of a page, such as `"de"`; unchanged if omitted.
+        **options: Options of `translate_each`.
+
+    Returns:
+        The translation, well-formed HTML.
+    """
+    root, is_page = parsed(text), bool(_DOCUMENT.search(text))
+    if root is None:
+        return text
+    if language is not None:
+        for name in _LANGUAGES:
+            if name in root.attrib:
+                root.set(name, language)
+        if is_page:
+            root.set("lang", language)
+    containers = list(_containers(root))
+    runs = [part for _, parts in containers for part in parts if isinstance(part, list)]
+    translated = iter(translate_runs(translator, runs, **options))
+    for element, parts in containers:
+        _fill(element, [next(translated) if isinstance(x, list) else x for x in parts])
+    if is_page:
+        return _serialized(root.getroottree())
+    inner = _serialized(root.find("body"))
+    return inner[inner.index(">") + 1 : inner.rindex("</body>")]
+
+
+def parsed(text):
+    """Return the root of the elements of a page, or of a part of one.
+
+    It is `None` if there is neither text nor an element.
+    """
+    html = _lxml()
+    is_page = _DOCUMENT.search(text)
+    text = _INVALID.sub("\ufffd", text)
+    if not is_page:
+        # What follows would not be inside.
+        text = _END.sub("", text)
+    source = text if is_page else f"<html><body>{text}"
+    # The parser takes no string that declares an encoding.
+    parser = html.HTMLParser(encoding="utf-8")
+    try:
+        root = html.document_fromstring(source.encode("utf-8"), parser=parser)
+    except html.etree.ParserError:
+        return None
+    return root if is_page or root.find("body") is not None else None
+
+
+def _serialized(tree):
+    """Return a tree as text, with its attributes as they were.
+
+    The library would escape characters of addresses.
+    """
+    html, addresses = _lxml(), []
+    for element in tree.iter(html.etree.Element):
+        for name in element.keys() if isinstance(element.tag, str) else ():
+            if name in _ADDRESSES:
+                addresses.append(element.get(name))
+                element.set(name, f"{_MARK}{len(addresses) - 1}-")
+    text = html.tostring(tree, encoding="unicode")
+    return re.sub(f"{_MARK}([0-9]+)-", lambda x: escape(addresses[int(x[1])]), text)
+
+
+def _lxml():
+    try:
+        from lxml import html
+    except ImportError as error:
+        raise UserError(
+            "HTML needs lxml: python -m pip install keras-attention-layers[markup]"
+        ) from error
+    return html
+
+
+def _containers(root):
+    """Yield elements with text of their own, and their parts.
+
+    A part is a run, or a child that is a block.
+    """
+    waiting = [root]
+    while waiting:
+        element = waiting.pop()
+        if _stays(element):
+            continue
+        parts = [[]]
+        if element.text:
+            parts[-1].append(("text", element.text))
+        for child in element:
+            if _is_inline(child):
+                parts[-1] += _events(child)
+            else:
+                waiting.append(child)
+                parts += [child, []]
+            if child.tail:
+                parts[-1].append(("text", child.tail))
+        yield element, parts
+
+
+def _stays(element):
+    """Return whether an element is not translated."""
+    return (
+        not isinstance(element.tag, str)
+        or _UNITS.fullmatch(element.tag)
+        or element.get("translate", "").lower() == "no"
+        or "notranslate" in element.get("class", "").split()
+    )
+
+
+def _is_inline(element):
+    """Return whether an element is a part of a text, with all that it contains."""
+    if not isinstance(element.tag, str):
+        return True
+    if _UNITS.fullmatch(element.tag):
+        return element.tag not in _BLOCK_UNITS
+    is_inline = _INLINE.fullmatch(element.tag)
+    return is_inline and (_stays(element) or all(map(_is_inline, element)))
+
+
+def _events(element):
+    """Return the events of an inline element."""
+    if _stays(element):
+        return [("unit", element)]
+    events = [("open", element)]
+    if element.text:
+        events.append(("text", element.text))
+    for child in element:
+        events += _events(child)
+        if child.tail:
+            events.append(("text", child.tail))
+    return [*events, ("close", element)]
+
+
+def _fill(element, parts):
+    """Replace the content of an element by translated runs and blocks."""
+    _clear(element)
+    for part in parts:
+        if not isinstance(part, list):
+            _append(element, part)
+            continue
+        inner = [element]
+        for kind, value in part:
+            if kind == "text":
+                _append_text(inner[-1], _INVALID.sub("\ufffd", value))
+            elif kind == "close":
+                inner.pop()
+            else:
+                _append(inner[-1], value)
+                if kind == "open":
+                    _clear(value)
+                    inner.append(value)
+
+
+def _clear(element):
+    element.text = None
+    for child in list(element):
+        element.remove(child)
+
+
+def _append(parent, element):
+    element.tail = None
+    parent.append(element)
+
+
+def _append_text(parent, text):
+    if len(parent):
+        parent[-1].tail = (parent[-1].tail or "") + text
+    else:
+        parent.text = (parent.text or "") + text
+
+
+# The encoding that a page declares, in its first kilobyte.
+_CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_PAIR = re.compile(r"(?:^|-)[a-z]{2}-([a-z]{2})(?:-|$)")
+
+
+def decoded(data, name, *, is_html):
+    """Return a text, and its encoding.
+
+    It is UTF-8, UTF-16 or UTF-32 with a byte order mark, the encoding that a page
+    declares, or Windows-1252.
+    """
+    data = as_utf8(data, name)
+    declared = _CHARSET.search(data[:1024]) if is_html else None
+    encodings = ["utf-8", declared[1].decode("ascii")] if declared else ["utf-8"]
+    for encoding in encodings:
+        with contextlib.suppress(UnicodeDecodeError, LookupError):
+            return data.decode(encoding), encoding
+    return data.decode("windows-1252", "replace"), "windows-1252"
+
+
+def encoded(text, encoding, *, is_html):
+    """Return a text in its encoding; characters without a code are references in HTML.
+
+    Subtitles with such characters become UTF-8.
+    """
+    try:
+        return text.encode(encoding, "xmlcharrefreplace" if is_html else "strict")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def language_of(model):
+    """Return the target language in the name of a model, `None` if there is none.
+
+    >>> language_of("multi30k-en-de-luong")
+    'de'
+    """
+    match = _PAIR.search(model)
+    return match and match[1]
+
+
+# The line with the times of a subtitle, in SubRip and WebVTT.
+_TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->\s*(?:\d+:)?\d+:\d+[.,]\d+")
+_SUBTITLE_TAG = re.compile(r"<[^<>\n]*>|\{\\[^{}\n]*\}")
+_DASH = re.compile("(?:\\s*[-\u2013]\\s*)?")
+_TAG_NAME = re.compile(r"</?\s*([A-Za-z]*)")
+_SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f][\"'\u201d\u2019\u00bb)\]]*$")
+# Maximum number of subtitles that one sentence goes through.
+MAX_SUBTITLES = 6
+# Usual limits of subtitles: characters of a line, and lines.
+LINE_WIDTH, LINES = 42, 2
+
+
+def translate_subtitles(translator, text, **options):
+    """Translate subtitles in SubRip (.srt) or WebVTT (.vtt).
+
+    All lines but those of the text stay as they are: numbers, times, settings, notes
+    and styles. A sentence that goes through several subtitles is translated as a whole,
+    and divided where the attention aligns the division. Lines are broken evenly, with
+    at most 42 characters in two lines, or as many as the source has.
+
+    Args:
+        translator: The `Translator`.
+        text: String.
+        **options: Options of `translate_each`.
+    """
+    lines = text.split("\n")
+    texts = [_Lines(lines, *place) for place in _places_of_texts(lines)]
+    runs, groups = [], []
+    for group in _sentences_of(texts):
+        run = []
+        for one in group:
+            run += [*one.events, ("text", " "), ("unit", _DIVISION), ("text", " ")]
+        groups.append(group)
+        runs.append(run[:-3])
+    for group, run in zip(
+        groups, translate_runs(translator, runs, **options), strict=True
+    ):
+        divided = [[]]
+        for event in run:
+            if event[1] is _DIVISION:
+                divided.append([])
+            else:
+                divided[-1].append(event)
+        for one, events in zip(group, divided, strict=True):
+            one.translation = one.broken(events)
+    replaced, place = [], 0
+    for one in texts:
+        replaced += [*lines[place : one.begin], *one.translation]
+        place = one.end
+    return "\n".join([*replaced, *lines[place:]])
+
+
+# Where a subtitle ends within a run.
+_DIVISION = object()
+
+
+def _places_of_texts(lines):
+    """Yield the begin and the end of the lines of text of each subtitle.
+
+    Lines that begin with a dash are the words of several speakers.
+    """
+    place = 0
+    while place < len(lines):
+        place += 1
+        if not _TIMES.match(lines[place - 1]):
+            continue
+        end = place
+        while end < len(lines) and lines[end].strip():
+            end += 1
+        own = lines[place:end]
+        spoken = [bool(_DASH.match(line)[0]) for line in own]
+        if sum(spoken) > 1:
+            begins = [place + i for i, dash in enumerate(spoken) if dash or not i]
+            yield from zip(begins, [*begins[1:], end], strict=True)
+        elif place < end:
+            yield place, end
+        place = end
+
+
+def _sentences_of(texts):
+    """Return groups of successive texts whose last one ends a sentence."""
+    groups = [[]]
+    for one in texts:
+        groups[-1].append(one)
+        if _SENTENCE_END.search(one.plain) or len(groups[-1]) == MAX_SUBTITLES:
+            groups.append([])
+    return [group for group in groups if group]
+
+
+class _Lines:
+    """Lines of text of a subtitle."""
+
+    def __init__(self, lines, begin, end):
+        self.begin, self.end = begin, end
+        own = lines[begin:end]
+        self.ending = "\r" if own[0].endswith("\r") else ""
+        own = [line.removesuffix("\r") for line in own]
+        self.count = max(len(own), LINES)
+        self.width = max(LINE_WIDTH, *(len(_SUBTITLE_TAG.sub("", x)) for x in own))
+        self.dash = _DASH.match(own[0])[0]
+        own[0] = own[0].removeprefix(self.dash)
+        self.events = _subtitle_events("\n".join(own))
+        self.plain = "".join(x for kind, x in self.events if kind == "text").strip()
+        self.translation = lines[begin:end]
+
+    def broken(self, events):
+        """Return the lines of a translation, with breaks at some of its spaces."""
+        shown = "".join(x for kind, x in events if kind == "text")
+        shift = len(shown) - len(shown.lstrip())
+        shown = shown.strip()
+        breaks = {shift + x for x in _breaks(shown, self.width, self.count)}
+        lines, place = [self.dash], 0
+        for kind, value in events:
+            if kind != "text":
+                lines[-1] += {"open": value[0], "close": value[1]}.get(kind, value)
+                continue
+            for character in value:
+                if place in breaks:
+                    lines.append("")
+                elif shift <= place < shift + len(shown):
+                    lines[-1] += character
+                place += 1
+        return [line + self.ending for line in lines]
+
+
+def _subtitle_events(text):
+    """Return the events of a text; a tag is a pair of its opening and its closing."""
+    events, opened, place = [], [], 0
+    for match in _SUBTITLE_TAG.finditer(text):
+        events.append(("text", text[place : match.start()]))
+        place, tag = match.end(), match[0]
+        name = _TAG_NAME.match(tag)
+        if name and tag.startswith("</"):
+            if opened and opened[-1][0] == name[1]:
+                _, i = opened.pop()
+                pair = events[i][1], tag
+                events[i] = ("open", pair)
+                events.append(("close", pair))
+                continue
+        elif name and name[1]:
+            opened.append((name[1], len(events)))
+        # A tag without a partner stays in its place.
+        events.append(("unit", tag))
+    events.append(("text", text[place:]))
+    return [(kind, x) for kind, x in events if x]
+
+
+def _breaks(text, width, count):
+    """Return the places of spaces where lines end, so that their lengths are even.
+
+    There are as few lines as the width needs, and at most `count`.
+    """
+    spaces = [i for i, x in enumerate(text) if x == " "]
+    for lines in range(1, count + 1):
+        found, begin = [], 0
+        for left in range(lines - 1, 0, -1):
+            # The space next to an equal share of the rest.
+            ideal = begin + (len(text) - begin) / (left + 1)
+            free = [i for i in spaces if i > begin]
+            if not free:
+                break
+            found.append(min(free, key=lambda i: abs(i - ideal)))
+            begin = found[-1] + 1
+        edges = [-1, *found, len(text)]
+        longest = max(j - i - 1 for i, j in itertools.pairwise(edges))
+        if longest <= width or lines == count:
+            return found
+    return []

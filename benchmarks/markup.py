@@ -1,0 +1,183 @@
+"""Places of tags in translations, against an independent word aligner.
+
+Every sentence gets one tag around one to three of its words, drawn at random. The
+right place of the tag in the translation is that of IBM model 2 with the diagonal prior
+of fast_align (Dyer et al., 2013), trained in both directions on the training text and
+the translations. Only places on which both directions agree count: the target words
+that are aligned with the words in the tag, and those with which the words in the tag
+are aligned, are the same words in a row. Prints for each preset the share of tags that
+enclose exactly these words, and that of tags that differ by one word.
+
+    python benchmarks/markup.py multi30k
+    python benchmarks/markup.py multi30k --seed 2 --model my-model/model
+"""
+
+import random
+import re
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+from keras_attention_apps.common.options import RuntimeConfig
+from keras_attention_apps.nmt.markup import translate_runs
+from keras_attention_apps.nmt.translations import PRESETS, RUNTIMES
+from tyro.conf import Positional, UseAppendAction
+
+ITERATIONS = 5
+# The sharpness of the diagonal prior, and the probability of no source word.
+SHARPNESS, EMPTY = 4.0, 0.08
+_WORD = re.compile(r"\w+(?:[-'\u2019]\w+)*")
+_OPEN, _CLOSE = ("open", "<b>"), ("close", "<b>")
+
+
+def markup(
+    data: Positional[Path],
+    *,
+    model: Annotated[tuple[str, ...], UseAppendAction] = (),
+    split: str = "val",
+    count: int = 200,
+    seed: int = 1,
+):
+    """Print the share of tags in the right places.
+
+    Args:
+        data: Folder with train.en, train.de and further files such as val.en.
+        model: Presets, folders or LiteRT files; by default all presets.
+        split: The name of the file of the sentences.
+        count: Number of tags.
+        seed: Seed of the tags.
+    """
+    sentences = (data / f"{split}.en").read_text("utf-8").splitlines()
+    training = [
+        (data / f"train.{language}").read_text("utf-8").splitlines()
+        for language in ("en", "de")
+    ]
+    rng = random.Random(seed)
+    rng.shuffle(sentences)
+    # On about half of the places, both directions agree.
+    tagged = [x for x in (_tagged(rng, one) for one in sentences) if x][: 3 * count]
+    names = model or sorted(path.name for path in PRESETS.iterdir())
+    for name in names:
+        translator = RUNTIMES.load(name, RuntimeConfig(), count=1, search={})
+        found = translate_runs(translator, [events for events, _ in tagged])
+        score(name, training, tagged, [_enclosed(run) for run in found], count)
+
+
+def score(name, training, tagged, found, count):
+    """Print the shares of one model.
+
+    Args:
+        name: The model.
+        training: Pair of lists of sentences.
+        tagged: Pairs of a run and the indices of the words in its tag.
+        found: Pairs of a translation and the indices of the words in its tag.
+        count: Number of tags.
+    """
+    plain = ["".join(x for kind, x in run if kind == "text") for run, _ in tagged]
+    translations = [text for text, _ in found]
+    source = [_words(x) for x in (*training[0], *plain)]
+    target = [_words(x) for x in (*training[1], *translations)]
+    forward = align(source, target)[-len(plain) :]
+    backward = align(target, source)[-len(plain) :]
+    exact, close, total = 0, 0, 0
+    for (_, own), (_, enclosed), there, back in zip(
+        tagged, found, forward, backward, strict=True
+    ):
+        right = {j for j, i in enumerate(there) if i in own}
+        others = {j for i, j in enumerate(back) if i in own and j >= 0}
+        if not right or right != others or max(right) - min(right) >= len(right):
+            continue
+        exact += enclosed == right
+        close += len(enclosed ^ right) <= 1
+        total += 1
+        if total == count:
+            break
+    print(
+        f"{name:28} {100 * exact / total:5.1f} % of {total} tags enclose exactly the "
+        f"right words, {100 * close / total:5.1f} % differ by one word at most"
+    )
+
+
+def align(source, target):
+    """Return for each target word the source word that translates it, -1 for none.
+
+    Args:
+        source, target: Lists of the lists of words of each sentence.
+    """
+    sources, targets = _numbered(source), _numbered(target)
+    parts = [[], [], [], []]
+    owner = 0
+    for ours, theirs in zip(sources, targets, strict=True):
+        n, m = len(ours), len(theirs)
+        here = np.arange(n) / max(n, 1)
+        distance = np.abs(here[None] - (np.arange(m) / max(m, 1))[:, None])
+        prior = np.exp(-SHARPNESS * distance)
+        prior *= (1 - EMPTY) / np.maximum(prior.sum(axis=1, keepdims=True), 1e-9)
+        prior = np.column_stack([np.full(m, EMPTY), prior])
+        # Number 0 is no word.
+        pairs = np.broadcast_to(np.append(0, ours), (m, n + 1))
+        parts[0].append(pairs.ravel())
+        parts[1].append(np.repeat(theirs, n + 1))
+        parts[2].append(prior.ravel())
+        parts[3].append(np.repeat(owner + np.arange(m), n + 1))
+        owner += m
+    ours, theirs, prior, owners = map(np.concatenate, parts)
+    keys, places = np.unique(ours * (theirs.max() + 1) + theirs, return_inverse=True)
+    of_keys = keys // (theirs.max() + 1)
+    table = np.ones(len(keys))
+    for _ in range(ITERATIONS):
+        posterior = prior * table[places]
+        posterior /= np.bincount(owners, posterior)[owners]
+        counts = np.bincount(places, posterior, len(keys))
+        table = counts / np.bincount(of_keys, counts)[of_keys]
+    posterior = prior * table[places]
+    found, begin = [], 0
+    for ours, theirs in zip(sources, targets, strict=True):
+        end = begin + len(theirs) * (len(ours) + 1)
+        own = posterior[begin:end].reshape(len(theirs), len(ours) + 1)
+        found.append((own.argmax(axis=1) - 1).tolist())
+        begin = end
+    return found
+
+
+def _numbered(sentences):
+    """Return the words of sentences as numbers from 1."""
+    numbers = {}
+    return [
+        np.array([numbers.setdefault(x, len(numbers) + 1) for x in words], "int64")
+        for words in sentences
+    ]
+
+
+def _words(text):
+    return [match[0].lower() for match in _WORD.finditer(text)]
+
+
+def _tagged(rng, sentence):
+    """Return the run of a sentence with a tag, and the words in the tag."""
+    matches = list(_WORD.finditer(sentence))
+    size = rng.randint(1, 3)
+    if len(matches) < size + 2:
+        return None
+    first = rng.randrange(len(matches) - size + 1)
+    begin, end = matches[first].start(), matches[first + size - 1].end()
+    texts = sentence[:begin], sentence[begin:end], sentence[end:]
+    before, inside, after = (("text", text) for text in texts)
+    return [before, _OPEN, inside, _CLOSE, after], set(range(first, first + size))
+
+
+def _enclosed(run):
+    """Return the text of a run with one tag, and the indices of the words in it."""
+    place = [kind for kind, _ in run].index
+    begin, end = (
+        len("".join(x for kind, x in run[: place(edge)] if kind == "text"))
+        for edge in ("open", "close")
+    )
+    text = "".join(x for kind, x in run if kind == "text")
+    matches = enumerate(_WORD.finditer(text))
+    return text, {i for i, x in matches if begin <= x.start() and x.end() <= end}
+
+
+if __name__ == "__main__":
+    tyro.cli(markup)
