@@ -1,3 +1,4 @@
+import csv
 import io
 import json
 import os
@@ -220,6 +221,42 @@ def test_several_translations_and_their_alignments(model_folder, capsys):
     assert any(row[3] for row in rows)
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".txt", ".de"])
+def test_the_suffix_of_an_output_is_its_format(suffix, model_folder, tmp_path, capsys):
+    sentences = ["the red dog, again", "", "a cat"]
+    options = ["--length-penalty", 2]
+    assert translate(*sentences, *options, model=model_folder) == 0
+    lines = capsys.readouterr().out.splitlines()
+    output = tmp_path / f"text{suffix}"
+    options += ["--output", output]
+    assert translate(*sentences, *options, model=model_folder) == 0
+
+    text = output.read_text(encoding="utf-8")
+    if suffix in (".csv", ".tsv"):
+        delimiter = "," if suffix == ".csv" else "\t"
+        rows = list(csv.DictReader(io.StringIO(text), delimiter=delimiter))
+        assert [row["source"] for row in rows] == sentences
+        assert [row["line"] for row in rows] == ["1", "2", "3"]
+        assert float(rows[0]["mean_log_probability"]) < 0
+    elif suffix == ".jsonl":
+        rows = [json.loads(line) for line in text.splitlines()]
+        assert rows[0]["attention"]
+    else:
+        rows = [{"translation": line} for line in text.splitlines()]
+    assert [row["translation"] for row in rows] == lines and any(lines)
+
+
+def test_a_table_has_a_row_of_every_translation(model_folder, tmp_path):
+    output = tmp_path / "text.csv"
+    options = ["--n-best", 2, "--alignments", "--output", output]
+    assert translate("the red dog", "a cat", *options, model=model_folder) == 0
+
+    rows = list(csv.DictReader(io.StringIO(output.read_text(encoding="utf-8"))))
+    assert [row["line"] for row in rows] == ["1", "1", "2", "2"]
+    assert float(rows[0]["score"]) >= float(rows[1]["score"])
+    assert all("-" in row["alignment"] or not row["translation"] for row in rows)
+
+
 def test_json_contains_the_attention(model_folder, capsys):
     options = ["--length-penalty", "2", "--json"]
     assert translate("the red dog", *options, model=model_folder) == 0
@@ -295,6 +332,8 @@ def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn)
         (["translate", "x", "--batch-size", "9" * 20], "between 1 and 1000000. Rec"),
         (["translate", "x", "--plot", "x.txt"], "Received: 'x.txt'"),
         (["translate", "x", "y", "--plot", "x.png"], "Received: 'x.png'"),
+        (["translate", "x", "--output", "x.json"], "JSON lines) or the code of a lan"),
+        (["translate", "x", "--json", "--output", "x.csv"], "that ends in .jsonl. Rec"),
         # An unwritable output is an error before the model is searched.
         (["translate", "x", "--output", ".", "--model", "y"], "Received a folder: '.'"),
         (["evaluate", "--output", "."], "Received a folder: '.'"),
