@@ -83,6 +83,17 @@ def test_the_sample_has_the_captions_of_the_command(browser, address, captioner)
         assert elsewhere == []
 
 
+def test_a_button_copies_the_caption(browser, address):
+    with opened(browser, address) as (page, _):
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        caption_sample(page)
+        page.get_by_role("button", name="Copy").click()
+        page.get_by_role("button", name="Copied").wait_for()
+
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied == page.locator("h2.caption").text_content()
+
+
 def test_another_caption_of_the_list_can_be_shown(browser, address):
     with opened(browser, address) as (page, _):
         caption_sample(page)

@@ -1,14 +1,14 @@
 /** A caption as a photograph with a map for every word. */
 
 import type { Caption } from "../library/index";
-import { bestList, choices, confidence, element } from "./dom";
+import { bestList, choices, confidence, element, headline } from "./dom";
 
 // Pixels of a map on each region; the browser enlarges it smoothly.
 const MAP_PIXELS = 8;
 // Standard deviation of the smoothing, in regions.
 const SMOOTHING = 0.5;
-// The first word, before those of the caption, which shows the image without a map.
-const WHOLE = "photo";
+// The first choice, before the words, which shows the image without a map.
+const WHOLE = "Whole photograph";
 
 /** Return the elements that show the best captions of a photograph. */
 export function captionView(
@@ -42,15 +42,18 @@ function figure(
   const chosen = 1 + peaks.indexOf(Math.max(...peaks));
   show(chosen);
   const words = choices(
-    [WHOLE, ...caption.words].map((word, i) => {
-      const below = i ? noteOf(caption, i - 1) : "whole";
-      return [element("span", { dir: "auto" }, word, element("small", {}, below))];
-    }),
+    [
+      [element("span", { class: "whole" }, WHOLE)],
+      ...caption.words.map((word, i) => {
+        const below = element("small", {}, noteOf(caption, i));
+        return [element("span", { dir: "auto" }, word, below)];
+      }),
+    ],
     {
       name: "Words of the caption: choose one to see where the model looked",
       kind: "words",
       chosen,
-      shares: [0, ...caption.probabilities],
+      shares: [undefined, ...caption.probabilities],
       onChoose: show,
       onHover: show,
     },
@@ -66,7 +69,7 @@ function figure(
       "that is on the image"
     : "Probability of each word, given those before it";
   return [
-    element("h2", { class: "caption", dir: "auto" }, caption.text),
+    headline(caption.text, "caption"),
     confidence(caption, "word"),
     element(
       "figure",

@@ -24,6 +24,28 @@ export const alert = (message: string) =>
 export const note = (text: string, kind = "") =>
   element("p", { class: `note ${kind}` }, text);
 
+// Milliseconds for which a button says that it has copied.
+const COPIED = 2000;
+
+/** Return a result as a headline, with a button that copies it. */
+export function headline(text: string, kind = ""): HTMLElement {
+  const made = element("div", { class: "headline" });
+  made.append(element("h2", { class: kind, dir: "auto" }, text));
+  if (navigator.clipboard?.writeText) {
+    const button = element("button", {}, "Copy");
+    button.addEventListener("click", async () => {
+      const copied = navigator.clipboard.writeText(text);
+      button.textContent = await copied.then(
+        () => "Copied",
+        () => "Not allowed",
+      );
+      setTimeout(() => (button.textContent = "Copy"), COPIED);
+    });
+    made.append(button);
+  }
+  return made;
+}
+
 let groups = 0;
 
 /** Return radio buttons that look like their labels; the arrow keys move between them. */
@@ -33,7 +55,8 @@ export function choices(
     name: string;
     kind: string;
     chosen?: number;
-    shares?: number[];
+    /** Length of the bar below each label, between 0 and 1, if it has one. */
+    shares?: (number | undefined)[];
     onChoose: (index: number) => void;
     /** Called with the index under the mouse, and with the chosen one afterwards. */
     onHover?: (index: number) => void;

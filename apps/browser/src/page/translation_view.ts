@@ -1,7 +1,7 @@
 /** A translation as an alignment of its words with those of the sentence. */
 
 import type { Translation } from "../library/index";
-import { bestList, choices, confidence, element, note } from "./dom";
+import { bestList, choices, confidence, element, headline, note } from "./dom";
 
 // Name of the end of the sentence among the words that are attended to.
 const END_LABEL = "end";
@@ -24,7 +24,7 @@ export function translationView(translations: Translation[]): Node[] {
 function figure(translation: Translation): Node[] {
   const { words, sourceWords, weights, endWeights } = translation;
   const made: Node[] = [
-    element("h2", { dir: "auto" }, translation.text),
+    headline(translation.text),
     confidence(translation, "subword"),
   ];
   if (translation.cut) made.push(note("The text is too long and was cut."));
