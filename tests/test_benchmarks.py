@@ -100,7 +100,7 @@ def test_few_functions_are_between_a_call_and_its_equation(name, most):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["images", "datasets"])
+@pytest.mark.parametrize("kind", ["images", "datasets", "markup"])
 def test_damaged_inputs_are_counted(kind):
     script = ROOT / "benchmarks" / "robustness.py"
     found = subprocess.run(
