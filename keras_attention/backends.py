@@ -35,7 +35,7 @@ def traces_for_litert():
 
 def traces_for_cpu():
     """Return whether TensorFlow is tracing a graph that it will run on a CPU."""
-    if keras.backend.backend() != "tensorflow" or traces_for_litert():
+    if keras.backend.backend() != "tensorflow" or _for_litert.get():
         return False
     import tensorflow as tf
 

@@ -354,7 +354,8 @@ class AttentionCell(CompositeLayer):
         training: bool | None = None,
     ) -> tuple[Tensor, Nested]:
         """Run the RNN cell on `inputs` and `added`, joined tensors `(B, K, ...)`."""
-        inputs = joined([ops.cast(inputs, self.compute_dtype), *added])
+        inputs = ops.cast(inputs, self.compute_dtype)
+        inputs = ops.concatenate([inputs, *added], axis=-1) if added else inputs
         leading = ops.shape(inputs)[:2]
         try:
             # Keras cells have a single batch axis.
