@@ -17,18 +17,25 @@ PAGE = (ROOT / "docs" / "litert.md").read_text(encoding="utf-8")
 INSTALLED = (
     "ai_edge_litert",
     "backports",
+    "docstring_parser",
     "flatbuffers",
     "google",
     "keras_attention",
     "keras_attention_apps",
+    "markdown_it",
+    "mdurl",
     "ml_dtypes",
     "numpy",
     "numpy.libs",
     "PIL",
     "pillow.libs",
+    "pygments",
+    "rich",
     "sentencepiece",
     "tqdm",
+    "typeguard",
     "typing_extensions.py",
+    "tyro",
 )
 
 

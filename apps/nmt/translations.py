@@ -377,10 +377,12 @@ class BaseTranslator:
 
         Returns:
             begins: For each phrase, the number of tokens before it, or `ANYWHERE`.
-                `[]` if all hypotheses have every phrase in its place.
+                `[]` if there are no phrases, or all hypotheses have each in its place.
             banned: For each phrase, the tokens of the best hypothesis that it replaces;
                 `[]` if there are none, or if they occur elsewhere, too.
         """
+        if not source.phrases:
+            return [], []
         spans = [self._spans(source, one) for one in ranked]
         if all(
             tuple(one.token_ids[slice(*span)]) == tuple(phrase)

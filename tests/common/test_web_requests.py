@@ -297,14 +297,15 @@ async def answer(scope, receive, send):
 def port(monkeypatch, tmp_path):
     """Port of a server with small limits."""
     uvicorn = pytest.importorskip("uvicorn")
+    from keras_attention_apps.common.web import connections
 
     monkeypatch.setattr(guard, "REQUEST_SECONDS", 1)
     monkeypatch.setattr(guard, "UPLOAD_SECONDS", 1)
-    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 5)
     server = uvicorn.Server(
         uvicorn.Config(
             guard.Guard(answer, config=ServerConfig(), folder=tmp_path),
-            http=guard.Connection,
+            http=connections.Connection,
             lifespan="off",
             log_level="error",
         )
@@ -365,7 +366,7 @@ def test_a_page_is_reachable_beyond_the_connections(port, path):
 
 def test_one_message_is_logged_once(caplog):
     pytest.importorskip("uvicorn")
-    from keras_attention_apps.common.web.guard import Reported
+    from keras_attention_apps.common.web.connections import Reported
 
     logger = logging.getLogger("test")
     logger.addFilter(Reported())

@@ -306,7 +306,7 @@ def test_a_step_ends_the_mask_of_an_embedded_word(rng):
     """Keras warns of layers that lose a mask, in every search over an embedding."""
     embed = keras.layers.Embedding(5, INPUT_DIM, mask_zero=True)
     cell = decoder_of("gru").cell
-    (value,) = draw(rng, VALUE)
+    value = draw(rng, VALUE)
     memory = cell.attention.memory(value)
     state = cell.get_initial_state(BATCH, memory)
 

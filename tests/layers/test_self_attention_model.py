@@ -361,7 +361,7 @@ def test_argument_that_does_not_fit_is_named(options, message):
         ([(2, 3, 5, 7)], r"query must have the shape \(batch.*\(2, 3, 5, 7\)"),
         ([QUERY, (2, 13)], r"value must have the shape \(batch.*\(2, 13\)"),
         ([QUERY, VALUE, (2, 11)], r"key must have the shape \(batch.*\(2, 11\)"),
-        ([QUERY, VALUE, (2, 7, 13)], r"same number.*key \(2, 7, 13\), value \(2, 5"),
+        ([QUERY, VALUE, (2, 7, 13)], r"same number.*value \(2, 5, 17\), key \(2, 7"),
         ([(2, 3), VALUE], r"causal attention need it: .*Received: \(2, 3\)"),
     ],
 )

@@ -192,10 +192,11 @@ def _check_outputs(config, paths):
                 "--output must be a file, so that an interrupted run can continue it. "
                 f"Received a pipe or a device: {str(config.output)!r}"
             )
-        _check_format(config)
         Inputs(*inputs).check(config.output, _records(config))
     # The output is read, too, when it is continued.
     Inputs(*inputs, config.output).check(*overlays.values())
+    if config.output:
+        _check_format(config)
     return overlays
 
 

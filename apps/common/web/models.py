@@ -83,3 +83,11 @@ def name_of(model):
         else path.name
         for path in paths
     )
+
+
+def other_models(config, runtimes):
+    """Return the names of the models of --compare, without that of --model."""
+    absolute = runtimes.with_absolute_paths
+    others = {absolute(name): name for name in config.compare}
+    others.pop(absolute(config.model.name), None)
+    return list(others.values())

@@ -30,15 +30,15 @@ def serve(program, build, config):
     password = read_password(config.password_file)
     with listening(config) as listener, page_folder(program) as folder:
         import uvicorn
-        from keras_attention_apps.common.web import guard
+        from keras_attention_apps.common.web import connections
 
         server = uvicorn.Server(
             uvicorn.Config(
                 application_of(build(), config, folder, password),
-                http=guard.Connection,
+                http=connections.Connection,
                 ws="none",
                 loop="asyncio",
-                backlog=guard.BACKLOG,
+                backlog=connections.BACKLOG,
                 log_level="warning",
                 access_log=False,
                 server_header=False,
@@ -48,7 +48,7 @@ def serve(program, build, config):
         if not is_local(config.host):
             print(f"{program}: warning: {notice(password)}", file=sys.stderr)
         for name in ("uvicorn.error", "asyncio", "python_multipart.multipart"):
-            logging.getLogger(name).addFilter(guard.Reported())
+            logging.getLogger(name).addFilter(connections.Reported())
         host, port = listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         print(f"{program}: http://{host}:{port} (Ctrl-C ends it)", flush=True)

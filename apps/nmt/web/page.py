@@ -2,7 +2,6 @@
 
 import io
 import os
-import re
 
 import gradio as gr
 from keras_attention_apps.common.errors import UserError
@@ -14,7 +13,7 @@ from keras_attention_apps.common.web.markup import (
     placeholder,
     unsure_mark,
 )
-from keras_attention_apps.common.web.models import Models, name_of
+from keras_attention_apps.common.web.models import Models, name_of, other_models
 from keras_attention_apps.common.web.page import (
     LAYOUT,
     RESULTS,
@@ -48,7 +47,7 @@ class TranslationService:
     def __init__(self, config):
         self._config = config
         self._models = Models(RUNTIMES, config.runtime)
-        self.others = other_models(config)
+        self.others = other_models(config, RUNTIMES)
         model = self._main({})
         self.defaults = model.search_options()
         self.purpose = model.purpose
@@ -66,14 +65,6 @@ class TranslationService:
     def _main(self, search):
         chosen = self._config.model
         return self._models(chosen.name, search, **chosen.options)
-
-
-def other_models(config):
-    """Return the names of the models of --compare, without that of --model."""
-    absolute = RUNTIMES.with_absolute_paths
-    others = {absolute(name): name for name in config.compare}
-    others.pop(absolute(config.model.name), None)
-    return list(others.values())
 
 
 def _translations(model, sentence, search, n_best):
@@ -118,19 +109,9 @@ def build(config):
     return blocks
 
 
-def languages(purpose):
-    """Return the languages in the purpose of a model, or `None` twice.
-
-    >>> languages("English to German, everyday sentences")
-    ('English', 'German')
-    """
-    found = re.match(r"(\w+) to (\w+)\b", purpose or "")
-    return found.groups() if found else (None, None)
-
-
 def _one_sentence(config, service):
     """Fill the tab for a sentence, and add an endpoint with the same options."""
-    source, target = languages(service.purpose)
+    source, target = views.languages(service.purpose)
     examples = EXAMPLES if source in (None, "English") else ()
     with gr.Row(elem_classes=[LAYOUT, "ka-below"]):
         with gr.Column(min_width=280):

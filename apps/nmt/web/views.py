@@ -1,6 +1,7 @@
 """Translations as HTML: an alignment with lines, a heat map, and lists."""
 
 import html
+import re
 
 import numpy as np
 from keras_attention_apps.common.web.markup import (
@@ -167,3 +168,13 @@ def text_link(translations):
         text="Download the translations",
         media_type="text/plain;charset=utf-8",
     )
+
+
+def languages(purpose):
+    """Return the languages in the purpose of a model, or `None` twice.
+
+    >>> languages("English to German, everyday sentences")
+    ('English', 'German')
+    """
+    found = re.match(r"(\w+) to (\w+)\b", purpose or "")
+    return found.groups() if found else (None, None)
