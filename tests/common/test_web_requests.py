@@ -68,7 +68,8 @@ class Client:
 
     def trigger(self, number, *values):
         """Return what an event of the page answers, as text."""
-        body = {"fn_index": number, "data": values, "session_hash": "session"}
+        # The first event of every page loads its script.
+        body = {"fn_index": number + 1, "data": values, "session_hash": "session"}
         self.http.post("/gradio_api/queue/join", json=body)
         options = {"session_hash": "session"}
         return self.http.get("/gradio_api/queue/data", params=options).text
