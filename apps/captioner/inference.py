@@ -1,6 +1,5 @@
 """Captions for images: a trained network, its vocabulary, and the search."""
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -18,14 +17,8 @@ from keras_attention_apps.captioner.config import (
 from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.network import build_network
 from keras_attention_apps.captioner.network.base import CaptionEnsemble
-from keras_attention_apps.captioner.network.encoders import (
-    ENCODER_FILE,
-    Encoder,
-    is_encoder,
-)
 from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.models import short_digest
 from keras_attention_apps.common.network.base import computing_in, power_of_two
 from keras_attention_apps.common.network.weights import model_weights
 from keras_attention_apps.common.options import replaced
@@ -73,12 +66,9 @@ class Captioner(BaseCaptioner, Task):
     search_type = CaptionBeamConfig
     program = "captioner"
     runtime_options = RUNTIME_OPTIONS
-    part_files = (ENCODER_FILE,)
     ensemble_type = CaptionEnsemble
 
-    @staticmethod
-    def build_network(config, vocabulary_size, encoder=None):
-        return build_network(config, vocabulary_size, encoder=encoder)
+    build_network = staticmethod(build_network)
 
     @classmethod
     def changed(cls, config, changes):
@@ -88,33 +78,13 @@ class Captioner(BaseCaptioner, Task):
             options.remove("attention")
         return replaced(config, changes, options)
 
-    @staticmethod
-    def read_parts(folder, config):
-        encoder = Encoder.load(folder)
-        if encoder is None and is_encoder(config.backbone):
-            # Its name would be that of another file, or of a download.
-            raise UserError(
-                f"there is no {ENCODER_FILE}, which describes {config.backbone!r}"
-            )
-        return {"encoder": encoder}
-
-    def write_parts(self, folder):
-        if self.network.backbone.encoder:
-            self.network.backbone.encoder.save(folder)
-
     def member_network(self, other):
         """Return the network of another captioner for an ensemble with this one.
 
         It shares the CNN of this one, and has the same order of the words.
         """
         ours, theirs = self.network.backbone, other.network.backbone
-        inputs = [
-            (
-                *(x.image_size, x.grid, x.has_sentinel),
-                *(x.config.preprocessing, x.network.backbone.encoder),
-            )
-            for x in (self, other)
-        ]
+        inputs = [(x.image_size, x.grid, x.has_sentinel) for x in (self, other)]
         same_cnn = len(ours.weights) == len(theirs.weights) and all(
             np.array_equal(*map(keras.ops.convert_to_numpy, pair))
             for pair in zip(ours.weights, theirs.weights, strict=True)
@@ -126,9 +96,8 @@ class Captioner(BaseCaptioner, Task):
                 for config in (self.config, other.config)
             )
             raise UserError(
-                "the captioners of an ensemble must have the same image size and "
-                "preprocessing, a CNN with the same weights, and all or none of them "
-                "adaptive attention. "
+                "the captioners of an ensemble must have the same image size, a CNN "
+                "with the same weights, and all or none of them adaptive attention. "
                 f"Received: {' and '.join(received)}"
             )
         if {*self.tokenizer.words} != {*other.tokenizer.words}:
@@ -141,10 +110,7 @@ class Captioner(BaseCaptioner, Task):
     @property
     def identity(self):
         # Hard and soft attention have the same weights, but not for the same use.
-        attention = self.config.attention
-        encoder = self.network.backbone.encoder
-        described = encoder and short_digest(dataclasses.asdict(encoder))
-        return {**super().identity, "attention": attention, "encoder": described}
+        return {**super().identity, "attention": self.config.attention}
 
     def copy_weights(self, other):
         """Copy the weights of another captioner whose layers have the same sizes.

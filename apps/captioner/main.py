@@ -4,7 +4,7 @@ import sys
 
 from keras_attention_apps.captioner import config
 from keras_attention_apps.common import cli
-from keras_attention_apps.common.options import AverageConfig, ConvertConfig
+from keras_attention_apps.common.options import AverageConfig
 
 COMMANDS = {
     "caption": config.CaptionConfig,
@@ -16,7 +16,6 @@ COMMANDS = {
     "train": config.TRAINING,
     "train-scenes": config.SCENES,
     "average": AverageConfig,
-    "convert": ConvertConfig,
 }
 TEXTS = {
     "train-scenes": "Train a captioner on simple images, such as those of captioner "
@@ -64,10 +63,6 @@ def call(options):
             from keras_attention_apps.captioner.inference import Captioner
 
             run = Captioner.average
-        case ConvertConfig():
-            from keras_attention_apps.captioner.inference import Captioner
-
-            run = Captioner.convert
     return run(options)
 
 

@@ -455,14 +455,6 @@ def recover_folder(path, own_names):
     remove_leftovers(path.parent, path.name)
 
 
-class WeightsInMemory(io.BytesIO):
-    """A `.weights.h5` file in memory, which Keras writes and reads."""
-
-    def __str__(self):
-        # Keras chooses a format by the suffix.
-        return ".weights.h5"
-
-
 def _names(folder):
     """Return the set of the names in a folder, which need not exist."""
     return {path.name for path in folder.iterdir()} if folder.exists() else set()

@@ -418,19 +418,6 @@ class AverageConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvertConfig:
-    """Convert models of version 0.1.
-
-    Their weights, in HDF5, become an .npz file. The numbers stay as they are. The .h5
-    file is removed.
-    """
-
-    #: Folders of the models.
-    models: Positional[tuple[Path, ...]]
-    reading: Flags[ReadingConfig] = ReadingConfig()
-
-
-@dataclasses.dataclass(frozen=True)
 class SearchConfig:
     """Options of the beam search, and the batch size."""
 

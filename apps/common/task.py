@@ -5,17 +5,9 @@ import dataclasses
 import numpy as np
 from keras_attention_apps.common import models
 from keras_attention_apps.common.errors import UserError, counted
-from keras_attention_apps.common.files import (
-    Inputs,
-    atomic_folder,
-    check_bytes,
-    check_folder,
-    check_input,
-    expanded,
-)
+from keras_attention_apps.common.files import Inputs, atomic_folder, check_folder
 from keras_attention_apps.common.hypotheses import Described
 from keras_attention_apps.common.models import (
-    DIGEST_KEY,
     WEIGHTS,
     check_file_digest,
     read_sealed,
@@ -30,7 +22,6 @@ from keras_attention_apps.common.network.base import (
 )
 from keras_attention_apps.common.network.weights import (
     check_weights,
-    errors_of,
     load_model,
     save_model,
 )
@@ -60,7 +51,6 @@ class Task(Described):
         tokenizer_type: Class with `load(folder)`, `save(folder)`, `banned` and
             `definition`, which tells whether two of them are the same.
         runtime_options: Names of the options that do not change the weights.
-        part_files: Names of the files that `write_parts` may write.
         ensemble_type: Class of the network of an ensemble.
 
     Raises:
@@ -69,7 +59,7 @@ class Task(Described):
 
     ensemble_type = Ensemble
     noun = program = presets = config_type = search_type = tokenizer_type = None
-    runtime_options = part_files = ()
+    runtime_options = ()
 
     def __init__(self, config, tokenizer, network, *, jit_compile=False):
         self.config = config
@@ -79,28 +69,9 @@ class Task(Described):
         self._search_models = {}
 
     @staticmethod
-    def build_network(config, vocabulary_size, **parts):
-        """Return the network of a configuration, with all its weights.
-
-        Args:
-            config: The configuration.
-            vocabulary_size: Number of tokens.
-            **parts: As `read_parts` returns them.
-        """
+    def build_network(config, vocabulary_size):
+        """Return the network of a configuration, with all its weights."""
         raise NotImplementedError
-
-    @staticmethod
-    def read_parts(folder, config):
-        """Return the parts of a network that its configuration does not describe.
-
-        Args:
-            folder: Folder of the model.
-            config: Its configuration.
-        """
-        return {}
-
-    def write_parts(self, folder):
-        """Write the files that `read_parts` reads; see `part_files`."""
 
     @classmethod
     def read_config(cls, name_or_path):
@@ -160,13 +131,11 @@ class Task(Described):
         model = f"{folder} with {named}" if named else folder
         with computing_in(precision), models.loading(model, cls.noun):
             content = read_sealed(folder / models.CONFIG)
-            check_converted(folder, cls)
-            for name in (cls.tokenizer_type.file_name, *cls.part_files, WEIGHTS):
+            for name in (cls.tokenizer_type.file_name, WEIGHTS):
                 check_file_digest(content, folder / name)
             tokenizer = cls.tokenizer_type.load(folder)
             check_weights(folder / WEIGHTS, config.fewest_weights(len(tokenizer)))
-            parts = cls.read_parts(folder, config)
-            network = cls.build_network(config, len(tokenizer), **parts)
+            network = cls.build_network(config, len(tokenizer))
             load_model(network, folder / WEIGHTS)
         return cls(config, tokenizer, network, **options)
 
@@ -191,13 +160,6 @@ class Task(Described):
     def average(cls, config):
         """Write the average of several models, as an `AverageConfig` describes it."""
         average(config, cls.from_preset)
-
-    @classmethod
-    def convert(cls, config):
-        """Convert models of version 0.1, as a `ConvertConfig` describes it."""
-        for folder in config.models:
-            convert(folder, cls)
-            print(f"Converted {folder}")
 
     @classmethod
     def ensemble(cls, models, *, jit_compile=False):
@@ -276,8 +238,6 @@ class Task(Described):
         self.check_single("saving")
         with atomic_folder(folder, models.model_names) as temporary:
             self.tokenizer.save(temporary)
-            self.write_parts(temporary)
-            parts = [name for name in self.part_files if (temporary / name).exists()]
             save_model(self.network, temporary / WEIGHTS)
             write_sealed(
                 temporary / models.CONFIG,
@@ -286,7 +246,7 @@ class Task(Described):
                     **self.description,
                     **metadata,
                 },
-                files=(self.tokenizer.file_name, *parts, WEIGHTS),
+                files=(self.tokenizer.file_name, WEIGHTS),
             )
 
     def _cached_search_model(self, key, search, max_length, **options):
@@ -343,45 +303,3 @@ def average_models(folders, load):
     first.calibration = None
     first.network.set_weights([mean.astype("float32") for mean in means])
     return first
-
-
-# Weights of a model in version 0.1, in its folder.
-OLD_WEIGHTS = "model.weights.h5"
-
-
-def check_converted(folder, task):
-    """Raise a `UserError` if a folder has the weights of version 0.1 alone."""
-    if (folder / OLD_WEIGHTS).exists() and not (folder / models.WEIGHTS).exists():
-        raise UserError(
-            f"its weights have the format of version 0.1, which "
-            f"`{task.program} convert {folder}` converts"
-        )
-
-
-def convert(folder, task):
-    """Convert the weights of a model, and the digests in its configuration.
-
-    The numbers stay as they are. The old file is removed last, so that a conversion
-    that was interrupted can be repeated.
-    """
-    folder = expanded(folder)
-    old = folder / OLD_WEIGHTS
-    config = models.read_folder_config(folder, kind=task.config_type, noun=task.noun)
-    with models.loading(folder, task.noun):
-        content = read_sealed(folder / models.CONFIG)
-        names = (task.tokenizer_type.file_name, *task.part_files)
-        for name in (*names, OLD_WEIGHTS):
-            check_file_digest(content, folder / name)
-        check_input(old)
-        check_bytes(old.stat().st_size, old)
-        tokenizer = task.tokenizer_type.load(folder)
-        parts = task.read_parts(folder, config)
-        network = task.build_network(config, len(tokenizer), **parts)
-        with errors_of(old):
-            # Keras reads HDF5.
-            network.load_weights(old)
-    save_model(network, folder / models.WEIGHTS, rounded=False)
-    content.pop(DIGEST_KEY, None)
-    files = [name for name in names if (folder / name).exists()]
-    write_sealed(folder / models.CONFIG, content, [*files, models.WEIGHTS])
-    old.unlink()

@@ -3,7 +3,7 @@
 import sys
 
 from keras_attention_apps.common import cli
-from keras_attention_apps.common.options import AverageConfig, ConvertConfig
+from keras_attention_apps.common.options import AverageConfig
 from keras_attention_apps.nmt import config
 
 COMMANDS = {
@@ -14,7 +14,6 @@ COMMANDS = {
     "web": config.WebConfig,
     "train": config.TRAINING,
     "average": AverageConfig,
-    "convert": ConvertConfig,
 }
 
 
@@ -52,10 +51,6 @@ def call(options):
             from keras_attention_apps.nmt.inference import Translator
 
             run = Translator.average
-        case ConvertConfig():
-            from keras_attention_apps.nmt.inference import Translator
-
-            run = Translator.convert
     return run(options)
 
 

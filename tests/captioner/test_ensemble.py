@@ -104,7 +104,6 @@ def test_names_with_a_plus_between_them(
     [
         ({"image_size": 32}, "same image size.*SmallCNN at 16 .* and SmallCNN at 32 "),
         ({"attention": "adaptive"}, "none of them adaptive attention"),
-        ({"preprocessing": "unit"}, "same image size and preprocessing"),
         ({}, "the same vocabulary"),
     ],
     ids=str,

@@ -11,7 +11,7 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.text import Vocabulary
 from PIL import Image
-from programs import check_average, check_conversion
+from programs import check_average
 
 from .conftest import lines_of
 
@@ -374,11 +374,6 @@ def test_an_evaluation_does_not_replace_its_data(
 
 def test_models_are_averaged(model_folder, tmp_path, capsys):
     check_average(main, Captioner, model_folder, tmp_path / "mean", capsys)
-
-
-def test_a_model_of_version_0_1_is_converted(model_folder, tmp_path, capsys):
-    arguments, old = ["caption", "x.jpg"], tmp_path / "old"
-    check_conversion(main, arguments, Captioner, model_folder, old, capsys)
 
 
 def test_models_of_other_words_are_not_averaged(model_folder, tmp_path, capsys):

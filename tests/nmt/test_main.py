@@ -11,13 +11,7 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from PIL import Image
-from programs import (
-    check_average,
-    check_conversion,
-    check_flipped_bits,
-    error_of,
-    with_content,
-)
+from programs import check_average, check_flipped_bits, error_of, with_content
 
 from .conftest import untrained
 
@@ -472,11 +466,6 @@ def test_an_unwritable_output_is_an_error_before_the_evaluation(
 
 def test_models_are_averaged(model_folder, tmp_path, capsys):
     check_average(main, Translator, model_folder, tmp_path / "mean", capsys)
-
-
-def test_a_model_of_version_0_1_is_converted(model_folder, tmp_path, capsys):
-    arguments, old = ["translate", "x"], tmp_path / "old"
-    check_conversion(main, arguments, Translator, model_folder, old, capsys)
 
 
 @pytest.mark.parametrize("name", ["source", "target"])

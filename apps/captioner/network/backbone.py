@@ -3,31 +3,16 @@
 Shapes: B images, S regions, D depth of a region.
 """
 
-import functools
 import math
 import sys
 
 import keras
-import numpy as np
 from keras import layers, ops
-from keras.applications.imagenet_utils import preprocess_input
 from keras_attention_apps.captioner.network import efficientnet_lite
-from keras_attention_apps.captioner.network.encoders import is_encoder, read_encoder
 from keras_attention_apps.captioner.network.weight_files import load_weights
 from keras_attention_apps.common.errors import UserError, did_you_mean, listed
 
-MODES = {
-    "none": lambda images: images,
-    "unit": lambda images: images / 255.0,
-    **{
-        mode: functools.partial(preprocess_input, mode=mode)
-        for mode in ("tf", "torch", "caffe")
-    },
-}
-CONVOLUTIONS = {
-    layers.Conv2D: ops.conv,
-    layers.DepthwiseConv2D: ops.depthwise_conv,
-}
+CONVOLUTIONS = {layers.Conv2D: ops.conv, layers.DepthwiseConv2D: ops.depthwise_conv}
 EFFICIENTNETS_LITE = ("EfficientNetLite0", "EfficientNetLite1", "EfficientNetLite2")
 
 
@@ -39,17 +24,12 @@ class Backbone(layers.Layer):
 
     Args:
         name: Name of a model in `keras.applications`, `"EfficientNetLite0"`, `1` or
-            `2`, or `"SmallCNN"`; the path of a `.keras` file, or `"hub:"` and a preset
-            of KerasHub.
+            `2`, or `"SmallCNN"`.
         image_size: Side of the square images in pixels.
-        weights: `"imagenet"`, which also stands for those of the file or preset;
-            `None`, or another file; see `load_weights`.
-        preprocessing: `"own"`, or another one of `preprocessing.MODES`.
-        encoder: `Encoder` that describes the model; then the name is not read.
+        weights: `"imagenet"`, `None`, or a file; see `load_weights`.
 
     Attributes:
         cnn: The Keras model from preprocessed images to the grid.
-        encoder: The `Encoder` of a file or a preset, otherwise `None`.
 
     Raises:
         UserError: If there is no such model, or it cannot be built for this size.
@@ -61,31 +41,11 @@ class Backbone(layers.Layer):
         Regions, `(B, S, D)`, row by row.
     """
 
-    def __init__(
-        self,
-        name,
-        image_size,
-        weights=None,
-        *,
-        preprocessing="own",
-        encoder=None,
-        **kwargs,
-    ):
-        super().__init__(name="backbone", **kwargs)
+    def __init__(self, name, image_size, weights=None):
+        super().__init__(name="backbone")
         from_file = weights not in (None, "imagenet")
         initial = None if from_file else weights
-        values = None
-        if encoder is None and is_encoder(name):
-            encoder, values = read_encoder(name)
-        if encoder:
-            self.cnn = encoder.build(image_size, values if initial else None)
-            self.preprocess = affine(encoder.scale, encoder.offset)
-            encoder = encoder.at(image_size)
-        else:
-            self.cnn, self.preprocess = build_application(name, image_size, initial)
-        self.encoder = encoder
-        self.preprocess = MODES.get(preprocessing, self.preprocess)
-        self.preprocessing = preprocessing
+        self.cnn, self.preprocess = build_application(name, image_size, initial)
         if from_file:
             load_weights(self.cnn, weights)
         _, self.rows, self.columns, self.depth = self.cnn.output_shape
@@ -97,19 +57,10 @@ class Backbone(layers.Layer):
         self.built = True
 
     def unfreeze(self, share):
-        """Make the upper `share` of the layers trainable.
-
-        For an `Encoder`, whose layers are nested, it is the share of the weights, and
-        position embeddings stay frozen.
-        """
+        """Make the upper `share` of the layers trainable."""
         self.trainable = True
-        parts = self.cnn.trainable_weights if self.encoder else self.cnn.layers
-        frozen = parts[: round(len(parts) * (1 - share))]
-        if self.encoder:
-            # KerasHub interpolates some when it saves them.
-            frozen += [part for part in parts if "position_embedding" in part.path]
-        for part in frozen:
-            part.trainable = False
+        for layer in self.cnn.layers[: round(len(self.cnn.layers) * (1 - share))]:
+            layer.trainable = False
 
     def freeze(self):
         """Fold the current weights once, which makes calls faster."""
@@ -131,9 +82,7 @@ def build_application(name, image_size, weights):
     build, preprocess = find_application(name)
     try:
         cnn = build(
-            include_top=False,
-            weights=weights,
-            input_shape=(image_size, image_size, 3),
+            include_top=False, weights=weights, input_shape=(image_size, image_size, 3)
         )
     except UserError:
         raise
@@ -211,24 +160,10 @@ def find_application(name):
         return build, sys.modules[build.__module__].preprocess_input
     known = ["SmallCNN", *EFFICIENTNETS_LITE, *applications]
     raise UserError(
-        f"backbone must be SmallCNN, one of {', '.join(EFFICIENTNETS_LITE)}, the path "
-        "of a .keras file, hub: and a preset of KerasHub, or a model of "
-        f"keras.applications, such as {listed(name, applications)}. "
+        f"backbone must be SmallCNN, one of {', '.join(EFFICIENTNETS_LITE)}, or a "
+        f"model of keras.applications, such as {listed(name, applications)}. "
         f"Received: {name!r}{did_you_mean(name, known)}"
     )
-
-
-def affine(scale, offset):
-    """Return a function that scales images and adds an offset."""
-
-    def preprocess(images):
-        for combine, values in ((ops.multiply, scale), (ops.add, offset)):
-            if values is not None:
-                values = ops.convert_to_tensor(np.asarray(values), images.dtype)
-                images = combine(images, values)
-        return images
-
-    return preprocess
 
 
 def fold_normalization(cnn):

@@ -47,7 +47,7 @@ class CaptionNetwork(DecoderNetwork):
 
     Args:
         config: A `ModelConfig`.
-        backbone_weights, encoder: See `Backbone`.
+        backbone_weights: See `Backbone`.
         backbone: The `Backbone` of another network, to share it; a new one if omitted.
         sample_temperature, scheduled_sampling: See `DecoderNetwork`.
         **loss_options: See `LossOptions`.
@@ -73,7 +73,6 @@ class CaptionNetwork(DecoderNetwork):
         config,
         *,
         backbone_weights=None,
-        encoder=None,
         backbone=None,
         sample_temperature=1.0,
         scheduled_sampling=False,
@@ -87,11 +86,7 @@ class CaptionNetwork(DecoderNetwork):
         )
         self.loss_options = LossOptions(**loss_options)
         self.backbone = backbone or Backbone(
-            config.backbone,
-            config.image_size,
-            backbone_weights,
-            preprocessing=config.preprocessing,
-            encoder=encoder,
+            config.backbone, config.image_size, backbone_weights
         )
         self.region_projection = (
             keras.layers.Dense(config.region_units, "relu", name="region_projection")

@@ -127,8 +127,6 @@ def _digest(backbone, paths, views):
     cnn, computed = backbone.cnn, backbone.compute_dtype
     digest.update(f"{_VERSION} {cnn.name} {cnn.input_shape} ".encode())
     digest.update(f"{computed} {views}".encode())
-    if backbone.encoder or backbone.preprocessing != "own":
-        digest.update(f"{backbone.encoder} {backbone.preprocessing}".encode())
     for weight in cnn.weights:
         digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)))
     for path in paths:

@@ -21,7 +21,6 @@ from keras_attention_apps.captioner.metrics import caption_scores
 from keras_attention_apps.captioner.network import build_network
 from keras_attention_apps.captioner.network.backbone import find_application
 from keras_attention_apps.captioner.network.base import LossOptions
-from keras_attention_apps.captioner.network.encoders import is_encoder, public_name
 from keras_attention_apps.captioner.network.features import cached_features
 from keras_attention_apps.captioner.network.weight_files import SUFFIXES
 from keras_attention_apps.captioner.overlays import photo_style, preview, word_tiles
@@ -138,8 +137,7 @@ def _check_backbone(config):
             "backbone_weights must be imagenet, none, or the path of a file "
             f"{', '.join(SUFFIXES)}. Received: {weights!r}"
         )
-    if not is_encoder(config.model.backbone):
-        find_application(config.model.backbone)
+    find_application(config.model.backbone)
 
 
 def _train(config, devices):
@@ -228,13 +226,11 @@ class _Data:
 def _dependencies(config, start, data):
     """Return a dict of the options and the data; see `dependencies`."""
     text_of, boxes_of = attrgetter("path.name", "captions"), attrgetter("boxes")
-    files = {"backbone_file": config.model.backbone}
-    files["backbone_weights_file"] = config.backbone_weights
     return dependencies(
         config,
         start,
         # A preset has its own backbone.
-        files=None if start else files,
+        files=None if start else {"backbone_weights_file": config.backbone_weights},
         teacher_captions=data.fingerprint(
             attrgetter("teacher_captions"), validation=False
         ),
@@ -247,16 +243,11 @@ def _dependencies(config, start, data):
 
 def _new_captioner(config, vocabulary, start):
     """Return the captioner to train, with the weights of `start` if there is one."""
-    encoder = start.network.backbone.encoder if start else None
-    network = _build(config, len(vocabulary), encoder)
-    report_encoder(network.backbone)
-    public = public_name(config.model.backbone)
-    model = dataclasses.replace(config.model, backbone=public)
-    captioner = Captioner(model, vocabulary, network)
+    captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
     if start:
         captioner.copy_weights(start)
     if config.embeddings:
-        load_embeddings(config.embeddings, vocabulary.words, network)
+        load_embeddings(config.embeddings, vocabulary.words, captioner.network)
     return captioner
 
 
@@ -270,15 +261,14 @@ def _from_preset(config):
     return dataclasses.replace(config, model=model, backbone_weights="none"), start
 
 
-def _build(config, vocabulary_size, encoder):
-    """Build the network with its initial weights, around a given `Encoder` if any."""
+def _build(config, vocabulary_size):
+    """Build the network with its initial weights."""
     start = config.backbone_weights
     try:
         return build_network(
             config.model,
             vocabulary_size,
             backbone_weights=None if start == "none" else start,
-            encoder=encoder,
             sample_temperature=config.self_critical_temperature,
             scheduled_sampling=config.scheduled_sampling > 0,
             **{name: getattr(config, name) for name in _LOSS_OPTIONS},
@@ -559,22 +549,6 @@ def report_cut(texts, max_length):
             f"{counted(cut, 'caption')} cut to {counted(max_length, 'word')}; "
             "--model.max-length allows more"
         )
-
-
-def report_encoder(backbone):
-    """Print the regions and the preprocessing of a third-party encoder."""
-    encoder = backbone.encoder
-    if not encoder:
-        return
-    pixels = f"preprocessing {backbone.preprocessing}"
-    if backbone.preprocessing == "own":
-        pixels = "pixels from 0 to 255"
-        if encoder.scale is not None or encoder.offset is not None:
-            pixels += f" times {encoder.scale} plus {encoder.offset}"
-    print(
-        f"{encoder.name}: {backbone.rows} x {backbone.columns} regions of depth "
-        f"{backbone.depth}; {pixels}"
-    )
 
 
 def report_phrases(images):

@@ -54,10 +54,10 @@ def copy_weights(source, target):
         ours.assign(theirs)
 
 
-def save_model(network, path, *, rounded=True):
+def save_model(network, path):
     """Write the weights of a network in float16, compressed."""
-    arrays = (_array(x, half=True) for x in model_weights(network))
-    _write(map(_rounded, arrays) if rounded else arrays, path, zipfile.ZIP_DEFLATED)
+    arrays = (_rounded(_array(x, half=True)) for x in model_weights(network))
+    _write(arrays, path, zipfile.ZIP_DEFLATED)
 
 
 def load_model(network, path):

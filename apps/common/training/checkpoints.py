@@ -53,7 +53,6 @@ MOVABLE = {
     "embeddings": "",
     "from_preset": "from_preset's ",
     "backbone_weights": "backbone_weights_file",
-    "model.backbone": "backbone_file",
 }
 
 
@@ -180,7 +179,7 @@ def dependencies(config, start=None, files=None, **data):
     files = {name: Path(path) for name, path in (files or {}).items()}
     if start:
         folder = models.find_preset(config.from_preset, start.presets)
-        for name in (start.tokenizer.file_name, *start.part_files, models.WEIGHTS):
+        for name in (start.tokenizer.file_name, models.WEIGHTS):
             files[f"from_preset's {name.partition('.')[0]}"] = folder / name
     digests = {
         name: f"digest {digest_of_file(path)[:12]}"
@@ -287,9 +286,8 @@ def _how_to_extend(directory, name):
 
 
 def _name_of(path):
-    """Return the last part of a path; a name such as `hub:dinov2_small` is none."""
-    is_path = isinstance(path, str) and not path.startswith("hub:")
-    return Path(path).name if is_path else path
+    """Return the last part of a path."""
+    return Path(path).name if isinstance(path, str) else path
 
 
 def _changes(saved, config, within=""):
