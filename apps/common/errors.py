@@ -57,6 +57,10 @@ def counted(number, noun):
 # state, and those that reorder the text around them.
 CONTROLS = (*range(32), *range(127, 160))
 BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+# JSON escapes the controls below U+0020 itself; between values, they are line feeds.
+ESCAPED_IN_JSON = {
+    code: f"\\u{code:04x}" for code in (*CONTROLS, *BIDIRECTIONAL) if code > 0x20
+}
 # Surrogates that stand for no byte cannot be encoded.
 _ESCAPED = {code: f"\\x{code:02x}" for code in CONTROLS}
 _ESCAPED |= {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}

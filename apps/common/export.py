@@ -6,7 +6,6 @@ import keras
 from keras_attention_apps.common import models
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import (
-    SAVED_MODEL_FILES,
     Inputs,
     atomic_folder,
     check_file,
@@ -50,7 +49,8 @@ def _own_names(folder):
 
     SavedModels of other programs have no digests.
     """
-    return summed_names(folder) if holds(folder, SAVED_MODEL_FILES) else set()
+    is_saved_model = holds(folder, ("saved_model.pb", "variables"))
+    return summed_names(folder) if is_saved_model else set()
 
 
 def export_task(config, model, inputs, load, write_lite, write_saved_model):

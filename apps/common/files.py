@@ -16,25 +16,17 @@ import tarfile
 import zlib
 from pathlib import Path
 
-from keras_attention_apps.common.errors import (
-    BIDIRECTIONAL,
-    CONTROLS,
-    UserError,
-    reason,
-)
+from keras_attention_apps.common.errors import ESCAPED_IN_JSON, UserError, reason
 
 # Default maximum size of a file, a line, or an expanded member of an archive, in bytes.
 MAX_BYTES = 256_000_000
 # Names of the standard input, and of the other open files of a process.
 STANDARD_INPUT = "-"
-
 OPEN_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-
 # Bytes that are read at once.
 CHUNK = 2**24
 
 _limit = MAX_BYTES
-
 
 # Beginnings of addresses; a path has only one of the slashes.
 _ADDRESS = re.compile(r"(https?|ftp|s3|gs|hf|file):/+", re.IGNORECASE)
@@ -230,12 +222,10 @@ class ArchiveMember(tarfile.TarInfo):
             raise tarfile.ReadError(f"damaged archive: {error}") from error
 
 
-# Files that a folder of a model contains, and a SavedModel.
+# Files that a folder of a model contains.
 MODEL_FILES = ("config.json", "model.weights.npz")
 # A model as a LiteRT file, in the folder of a preset.
 LITERT = "model.tflite"
-
-SAVED_MODEL_FILES = ("saved_model.pb", "variables")
 
 # A temporary name contains at most this many characters of the final name, because
 # systems limit the length of names.
@@ -281,10 +271,9 @@ def atomic_path(path):
 def atomic_folder(path, own_names=None):
     """Yield a new temporary folder, which is renamed to `path` on success.
 
-    An older output is replaced as a whole. Other files in its folder are kept, unless
-    the new output has a file of the same name. If one of them cannot be moved, it stays
-    in a hidden folder beside `path`, from where `recover_folder` moves it. Otherwise as
-    `atomic_path`.
+    An older output, whose names `own_names(path)` returns, is replaced as a whole.
+    Other files in its folder are kept, unless the new output has a file of the same
+    name. Otherwise as `atomic_path`.
     """
     older = check_folder(path, own_names)
     path, temporary = _with_temporary(path)
@@ -297,7 +286,9 @@ def atomic_folder(path, own_names=None):
             _copy_mode(path, temporary, also=stat.S_IRWXU)
         with errors_naming(path):
             yield temporary
-        kept = _names(path) - older - _names(temporary)
+            for name in _names(path) - older - _names(temporary):
+                copy = shutil.copytree if (path / name).is_dir() else shutil.copy2
+                copy(path / name, temporary / name)
         if path.exists():
             path.rename(aside)
         try:
@@ -306,7 +297,6 @@ def atomic_folder(path, own_names=None):
             if aside.exists():
                 aside.rename(path)
             raise
-        _move(kept, aside, path)
         shutil.rmtree(aside, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -356,10 +346,8 @@ def check_file(path):
 def check_folder(path, own_names=None):
     """Raise a `UserError` if a path must not be replaced by a new folder.
 
-    An empty folder may be replaced, and one with an older output.
-
-    Returns:
-        The set of the names in the folder that belong to an older output.
+    An empty folder may be replaced, and one with an older output. Returns the set of
+    the names in it that belong to that output.
     """
     path = resolved(path)
     if path.exists() and not path.is_dir():
@@ -440,36 +428,20 @@ def remove_leftovers(folder, pattern):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def recover_folder(path, own_names):
-    """Restore a folder that a killed process was replacing, and the files kept in it.
+def recover_folder(path):
+    """Restore a folder that a killed process was replacing.
 
     Incomplete folders of killed processes beside it are removed.
     """
-    aside = sorted(path.parent.glob(f".old-[0-9]*-{path.name}"), key=os.path.getmtime)
-    if aside and not path.exists():
-        aside.pop().rename(path)
-    for folder in reversed(aside):
-        # An output that was partly removed is known by the names of the new one.
-        older = own_names(folder) | own_names(path)
-        _move(_names(folder) - older - _names(path), folder, path)
+    aside = path.parent.glob(f".old-[0-9]*-{path.name}")
+    if not path.exists() and (latest := max(aside, key=os.path.getmtime, default=None)):
+        latest.rename(path)
     remove_leftovers(path.parent, path.name)
 
 
 def _names(folder):
     """Return the set of the names in a folder, which need not exist."""
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
-
-
-def _move(names, source, target):
-    """Move files from one folder to another; those that cannot be moved stay."""
-    errors = []
-    for name in sorted(names):
-        try:
-            (source / name).rename(target / name)
-        except OSError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
 
 
 def _copy_mode(path, temporary, also=0):
@@ -486,12 +458,6 @@ def _with_temporary(path):
     return path, path.with_name(f".part-{os.getpid()}-{path.name[-KEPT_CHARACTERS:]}")
 
 
-# JSON escapes the controls below U+0020 itself; between values, they are line feeds.
-_ESCAPED = {
-    code: f"\\u{code:04x}" for code in (*CONTROLS, *BIDIRECTIONAL) if code > 0x20
-}
-
-
 def to_json(value, **layout):
     """Return a value as JSON.
 
@@ -499,15 +465,8 @@ def to_json(value, **layout):
     escaped.
     """
     text = json.dumps(value, ensure_ascii=False, **layout)
-    text = text.translate(_ESCAPED)
+    text = text.translate(ESCAPED_IN_JSON)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def write_files(folder, files):
-    """Write files, each atomically, from a dict of their names and contents."""
-    for name, content in files.items():
-        with atomic_path(folder / name) as temporary:
-            temporary.write_bytes(content)
 
 
 def write_json(path, value):
@@ -533,8 +492,8 @@ def parse_json(text, **options):
 class Inputs:
     """The inputs of a command, to be compared with its outputs.
 
-    Files are compared by identity, so that links, hard links, `..` and other spellings
-    of a name make no difference.
+    Links and other spellings of a name make no difference. An output in place of a hard
+    link leaves the other name of the file as it is.
 
     Args:
         *paths: Files and folders, which need not exist, or `-` for the standard input;
@@ -542,10 +501,8 @@ class Inputs:
     """
 
     def __init__(self, *paths):
-        paths = [_named(path) for path in paths if path is not None]
-        self._paths = set(map(os.path.realpath, paths))
-        self._files = {found for path in paths if (found := _file_of(path))}
-        self._folders = {path for path in self._paths if os.path.isdir(path)}
+        names = ("/dev/stdin" if str(x) == STANDARD_INPUT else x for x in paths if x)
+        self._paths = {Path(os.path.realpath(expanded(name))) for name in names}
 
     def check(self, *outputs, whole=True):
         """Raise a `UserError` if an output is one of the inputs.
@@ -554,50 +511,19 @@ class Inputs:
         device may be input and output.
         """
         for output in outputs:
-            if output is not None and not is_pipe_or_device(output):
-                self._check(Path(output), whole)
-
-    def _check(self, output, whole):
-        path = os.path.realpath(output)
-        is_input = path in self._paths or _file_of(path) in self._files
-        if os.path.isfile(path):
-            is_input |= any(_is_in(folder, path) for folder in self._folders)
-        elif whole:
-            is_input |= any(_contains(path, inner) for inner in self._paths)
-        if is_input:
-            raise UserError(
-                f"expected an output that is not an input. Received: {str(output)!r}"
-            )
-
-
-def _named(path):
-    """Return the path of an input; the standard input may be a file."""
-    return expanded("/dev/stdin" if str(path) == STANDARD_INPUT else path)
-
-
-def _is_in(folder, path):
-    """Return whether a file is in a folder, by its path or by a hard link."""
-    if _contains(folder, path) or os.stat(path).st_nlink == 1:
-        return _contains(folder, path)
-    file = _file_of(path)
-    return any(
-        _file_of(os.path.join(inner, name)) == file
-        for inner, _, names in os.walk(folder)
-        for name in names
-    )
-
-
-def _contains(folder, path):
-    return path.startswith(os.path.join(folder, ""))
-
-
-def _file_of(path):
-    """Return the identity of an existing file or folder, otherwise `None`."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino
+            if output is None or is_pipe_or_device(output):
+                continue
+            path = Path(os.path.realpath(output))
+            is_input = path in self._paths
+            if path.is_file():
+                is_input |= any(path.is_relative_to(x) for x in self._paths)
+            elif whole:
+                is_input |= any(x.is_relative_to(path) for x in self._paths)
+            if is_input:
+                raise UserError(
+                    "expected an output that is not an input. "
+                    f"Received: {str(output)!r}"
+                )
 
 
 LOCK = ".lock"

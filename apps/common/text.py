@@ -2,7 +2,7 @@
 
 import re
 
-from keras_attention_apps.common.files import read_file, write_files
+from keras_attention_apps.common.files import atomic_path, read_file
 
 # Invisible characters that no text needs.
 _NEVER_NEEDED = (
@@ -118,4 +118,6 @@ class StoredTokenizer:
 
     def save(self, folder):
         """Write the tokenizer into the folder of a model."""
-        write_files(folder, self.files)
+        for name, content in self.files.items():
+            with atomic_path(folder / name) as temporary:
+                temporary.write_bytes(content)

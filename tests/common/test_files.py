@@ -1,4 +1,3 @@
-import contextlib
 import errno
 import json
 import os
@@ -111,7 +110,7 @@ def test_a_replaced_folder_is_restored_after_a_kill(tmp_path):
     write_folder(tmp_path / ".part-34-models", "of another")
 
     for _ in range(2):
-        recover_folder(tmp_path / "model", own_names)
+        recover_folder(tmp_path / "model")
 
         names = sorted(p.name for p in tmp_path.iterdir())
         assert names == [".part-34-models", "model"]
@@ -119,59 +118,28 @@ def test_a_replaced_folder_is_restored_after_a_kill(tmp_path):
         write_folder(tmp_path / ".old-12-model", "stale")
 
 
-@contextlib.contextmanager
-def failing_rename(monkeypatch, name, error):
-    """Raise an error where a file of this name is renamed."""
-    rename = Path.rename
+def test_files_that_are_kept_are_in_the_new_folder_before_it_takes_the_name(
+    tmp_path, monkeypatch
+):
+    model, rename = tmp_path / "model", Path.rename
+    write_folder(model, *KIND, "stale", "notes.txt", "photographs")
 
-    def renamed(self, target):
-        if self.name == name:
-            raise error
+    def die(self, target):
+        if self.name.startswith(".part"):
+            raise KeyboardInterrupt
         return rename(self, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "rename", renamed)
-        yield
-
-
-def test_files_that_a_killed_process_kept_return_to_the_new_folder(
-    tmp_path, monkeypatch
-):
-    model = tmp_path / "model"
-    write_folder(model, *KIND, "stale", "notes.txt", "photographs")
-
-    killed = pytest.raises(KeyboardInterrupt)
-    stops = failing_rename(monkeypatch, "notes.txt", KeyboardInterrupt())
-    with killed, stops, atomic_folder(model, own_names) as new:
-        write_folder(new, *KIND)
-        (new / "photographs").write_text("new")
-    assert not (model / "notes.txt").exists()
-
-    recover_folder(model, own_names)
-    names = sorted([*KIND, "notes.txt", "photographs"])
-    assert sorted(p.name for p in model.iterdir()) == names
-    assert (model / "photographs").read_text() == "new"
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-def test_a_file_that_cannot_be_moved_is_not_lost_and_the_others_are_kept(
-    tmp_path, monkeypatch
-):
-    model = tmp_path / "model"
-    write_folder(model, *KIND, "a.txt", "b.txt", "c.txt")
-
-    error = PermissionError(errno.EACCES, "Permission denied", "b.txt")
-    with failing_rename(monkeypatch, "b.txt", error):
-        refused = pytest.raises(PermissionError, match=r"b\.txt")
-        with refused, atomic_folder(model, own_names) as new:
+        patched.setattr(Path, "rename", die)
+        with pytest.raises(KeyboardInterrupt), atomic_folder(model, own_names) as new:
             write_folder(new, *KIND)
-        with refused:
-            recover_folder(model, own_names)
-    names = [*KIND, "a.txt", "c.txt"]
-    assert sorted(p.name for p in model.iterdir()) == sorted(names)
+            (new / "photographs").write_text("new")
+    assert not model.exists()
 
-    recover_folder(model, own_names)
-    assert sorted(p.name for p in model.iterdir()) == sorted([*names, "b.txt"])
+    recover_folder(model)
+    names = sorted([*KIND, "stale", "notes.txt", "photographs"])
+    assert sorted(p.name for p in model.iterdir()) == names
+    assert (model / "photographs").read_text() == "text"
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 

@@ -44,7 +44,7 @@ from keras_attention_apps.common.distribution import (
 )
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import Inputs, recover_folder, resolved
-from keras_attention_apps.common.models import BEST, model_names
+from keras_attention_apps.common.models import BEST
 from keras_attention_apps.common.network.base import shape_multiple
 from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
 from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
@@ -175,7 +175,7 @@ def _train(config, devices):
     words = repeatable_words(texts, vocabulary)
     model = dataclasses.replace(config.model, repeatable_words=words)
     config = dataclasses.replace(config, model=model)
-    on_first_host(recover_folder, config.output / BEST, model_names)
+    on_first_host(recover_folder, config.output / BEST)
     captioner = _new_captioner(config, vocabulary, start)
     phases = _Phases(config, captioner, data, checkpoints, devices, data_summary)
     phases.runner.run(

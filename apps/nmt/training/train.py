@@ -24,7 +24,7 @@ from keras_attention_apps.common.files import (
     remove_leftovers,
     resolved,
 )
-from keras_attention_apps.common.models import BEST, model_names
+from keras_attention_apps.common.models import BEST
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
 from keras_attention_apps.common.task import average_models
@@ -342,7 +342,7 @@ def _train(config, training, validation, devices):
         guide_links=guide_fingerprint(training),
     )
     checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
-    on_first_host(recover_folder, config.output / BEST, model_names)
+    on_first_host(recover_folder, config.output / BEST)
     subwords = start.tokenizer if start else _subwords(config, training, checkpoints)
     model = config.model
     if model.length_ratio is None:
