@@ -40,7 +40,6 @@ from tyro.conf import Positional
 PRESETS = Path(__file__).parent / "presets"
 # Preset that commands use unless another model is given.
 DEFAULT_MODEL = "flickr8k-coco-ensemble"
-
 # Larger images need more memory than most machines have.
 ImageSize = Annotated[int, Range(1, 4096)]
 

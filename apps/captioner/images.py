@@ -19,50 +19,37 @@ from keras_attention_apps.common.files import OPEN_FILES, STANDARD_INPUT, read_f
 from PIL import Image, UnidentifiedImageError
 
 MAX_PIXELS = 178_956_970
-
 # The largest side of a JPEG. Resizing a longer side needs gigabytes for its weights.
 MAX_SIDE = 65_535
-
 # For images of more pixels, the number of pixels per byte of the file is limited.
 FEW_PIXELS = 2**24
 MAX_PIXELS_PER_BYTE = 10_000
-
 # Maximum number of scans of a JPEG, each of the whole image. Up to twenty are usual.
 MAX_SCANS = 100
-
 # Maximum number of segments of a JPEG, and of comments in a Netpbm file of text.
 MAX_SEGMENTS = 1_000
-
 # Maximum number of pixels of a JPEG, times the number of its scans.
 MAX_SCANNED_PIXELS = 2**31
-
 # Maximum number of bytes of the tags of a JPEG. Pillow copies them for each segment.
 MAX_TAG_BYTES = 2**22
-
 # Maximum number of strips or tiles of a TIFF.
 MAX_STRIPS = 2**17
-
 # Maximum number of values, and of bytes, of an image that Pillow decodes in Python.
 MAX_PYTHON_VALUES = 9_000_000
-
 # Maximum number of reads of the header of a file, and of the image after it. The image
 # may be read once more for every `BYTES_PER_READ`.
 MAX_READS = 10_000
 MAX_IMAGE_READS = 2**17
 BYTES_PER_READ = 128
-
 # JPEGs of more pixels are decoded at half their width and height.
 HALVED_PIXELS = 2**26
-
 # Memory of all images that are decoded at the same time, in bytes. A larger image
 # waits until it is alone.
 MEMORY = 2**31
-
 # The beginning of a segment of a JPEG; in the data of a scan, 0xff is followed by 0 or
 # by the mark of a restart.
 _SEGMENT = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 END, SCAN = 0xD9, 0xDA
-
 # Bytes of a value of each type in TIFF's format, and the tags of the places and sizes
 # of strips and tiles.
 _VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4}
@@ -109,19 +96,14 @@ def with_open_files(paths):
 
 # Fewer than Pillow supports: its reader of EPS, for example, runs Ghostscript.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
-
 # Formats that need less memory than others.
 _LIGHT_FORMATS = ("BMP", "GIF", "PNG", "PPM", "TIFF")
-
 # Maximum bytes per pixel while an image of these formats is decoded and converted.
 _LIGHT_BYTES = 8
-
 # Maximum bytes per pixel while an image of another format is decoded and converted.
 _OTHER_BYTES = 16
-
 # Bytes per pixel of the coefficients of a progressive JPEG.
 _COEFFICIENT_BYTES = 6
-
 # Pixels of the parts in which a large image is converted.
 _PART = 2**22
 
@@ -138,13 +120,10 @@ UNSUPPORTED_SUFFIXES = (
     ".svg",
 )
 _ORIENTATION = 0x0112
-
 # The text of a PNG that contains the tags of Exif in hexadecimal digits.
 _RAW_EXIF = "Raw profile type exif"
-
 # The entry of the tags of Exif in the list of the items of an AVIF file.
 _EXIF_ITEM = re.compile(rb"(infe[\2\3]...(?:..|....)..)Exif", re.DOTALL)
-
 # The brands of HEIC files, which also have the suffixes of JPEGs.
 _HEIC = re.compile(b"he(?:ic|ix|im|is|vc|vx)|mif1|msf1")
 
@@ -354,7 +333,6 @@ def _images_inside(folder):
 
 
 _source_lock = threading.Lock()
-
 # Pillow's limit is one variable per process: of concurrent readers, the first one
 # replaces it and the last one restores it.
 _limit_lock = threading.Lock()

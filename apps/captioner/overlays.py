@@ -41,14 +41,12 @@ FORMATS = {
 DIMMED = 0.55
 # Maximum exponent of the dimming of a concentrated map; 1 is linear.
 MAX_EXPONENT = 4
-
 # Sizes in a sheet, in pixels.
 CELL, LABEL, GAP, MARGIN, RADIUS = 300, 34, 18, 28, 8
 TITLE_SIZE, WORD_SIZE, NOTE_SIZE = 26, 19, 14
 # Width of a sheet relative to its height, about.
 RATIO = 1.7
 INK, PALE = (31, 35, 40), (132, 138, 146)
-
 FONT = Path(__file__).parent / "fonts" / "DejaVuSans.ttf"
 # Characters of the font, which is a part of DejaVu Sans.
 _LATIN_GREEK_CYRILLIC = re.compile(
@@ -62,7 +60,6 @@ _FUNCTION_WORDS = (
     "been has have had do does it its his her their there this these those 's"
 )
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
-
 # Pixels of a map in HTML on each region; the browser enlarges it smoothly.
 MAP_PIXELS = 8
 # Quality of the JPEGs of previews.

@@ -23,7 +23,6 @@ MAX_CHARACTERS = 100_000
 # Minimum share of the captions with a word that contain it twice, for words that a
 # search may repeat. It is 3 % for "man" and "white", 1 % for "camera" and "table".
 REPEATED_SHARE = 0.02
-
 # Stands for combining marks (accents, vowel signs) and joiners, which belong to the
 # letter before them.
 _MARK = "\ufe0f"

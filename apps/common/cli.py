@@ -51,14 +51,11 @@ def _ending_by_exception():
 
 
 DISTRIBUTION = "keras-attention-layers"
-
 QUIET = "--quiet"
-
 _GLOBAL_OPTIONS = (
     "\n\n--quiet, with any command, shows no progress. --version alone prints the "
     "version."
 )
-
 # Packages of this project: a missing module of theirs is a bug.
 _OURS = ("keras_attention", "keras_attention_apps")
 

@@ -16,7 +16,6 @@ from keras_attention_apps.common.network.base import computing_in, rounded_up
 HEARTBEAT_TIMEOUT = 30
 # Seconds within which all processes must start, and must end.
 START_TIMEOUT, END_TIMEOUT = 300, 30
-
 _ADDRESS = re.compile(r".+:\d+")
 
 

@@ -25,9 +25,7 @@ STANDARD_INPUT = "-"
 OPEN_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 # Bytes that are read at once.
 CHUNK = 2**24
-
 _limit = MAX_BYTES
-
 # Beginnings of addresses; a path has only one of the slashes.
 _ADDRESS = re.compile(r"(https?|ftp|s3|gs|hf|file):/+", re.IGNORECASE)
 
@@ -226,11 +224,9 @@ class ArchiveMember(tarfile.TarInfo):
 MODEL_FILES = ("config.json", "model.weights.npz")
 # A model as a LiteRT file, in the folder of a preset.
 LITERT = "model.tflite"
-
 # A temporary name contains at most this many characters of the final name, because
 # systems limit the length of names.
 KEPT_CHARACTERS = 50
-
 # Error numbers of failed writes; Windows lacks some.
 _WRITE_ERRORS = {
     getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS")

@@ -103,7 +103,6 @@ UNSURE_LEVEL = 0.02
 MAX_UNSURE = 0.1
 # Decimals of a mean log-probability in every output.
 DIGITS = 4
-
 MAX_PURPOSE = 200
 
 

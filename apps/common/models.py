@@ -34,9 +34,7 @@ from keras_attention_apps.common.options import from_json
 
 # Keys in a JSON file: the digests of other files by name, and its own digest.
 FILE_DIGESTS_KEY = "sha256"
-
 DIGEST_KEY = "digest"
-
 # List of the files of a folder with their digests.
 SUMS = "SHA256SUMS"
 
@@ -142,16 +140,12 @@ def digest_of_file(path):
 
 # Configuration of a model, in its folder.
 CONFIG = "config.json"
-
 # Weights of a model, in its folder.
 WEIGHTS = "model.weights.npz"
-
 # Entry of the configuration of an ensemble: the names of its models, and their maximum
 # number. Each model takes memory, even if its name is repeated.
 ENSEMBLE = "ensemble"
-
 MAX_MEMBERS = 16
-
 # Folder of the best model in the output of a training.
 BEST = "model"
 

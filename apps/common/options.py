@@ -35,19 +35,13 @@ class Range:
 
 
 Positive = Annotated[int, Range(1)]
-
 Natural = Annotated[int, Range(0)]
 # Depth of a layer, number of layers and of tokens: more than any machine can train.
 MAX_UNITS = 65_536
-
 Units = Annotated[int, Range(1, MAX_UNITS)]
-
 Layers = Annotated[int, Range(1, 100)]
-
 Length = Annotated[int, Range(1, 10_000)]
-
 Fraction = Annotated[float, Range(0, 1)]
-
 NonNegative = Annotated[float, Range(0)]
 # With a momentum of 1, an average never changes.
 Momentum = Annotated[float, Range(0, 0.99999)]
@@ -201,11 +195,8 @@ class BeamConfig:
 RARE = object()
 Rare = Annotated[TypeVar("T"), RARE]
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
-
 SamplingSchedule = Literal["constant", "linear", "inverse-sigmoid"]
-
 ModelName = Annotated[str, tyro.conf.arg(name="model", aliases=["--preset"])]
-
 Flags = tyro.conf.OmitArgPrefixes
 
 
@@ -535,7 +526,6 @@ class CalibrationOptions:
 
 
 Format = Literal["savedmodel", "litert"]
-
 Quantize = Literal["float16", "int8", "none"]
 
 

@@ -13,13 +13,9 @@ _NEVER_NEEDED = (
 # Invisible characters that some texts need: zero-width non-joiner and joiner,
 # Mongolian selectors, and tags.
 _JOINERS = "\u200c\u200d"
-
 _SELECTORS = "\u180b-\u180f"
-
 _TAGS = "\U000e0020-\U000e007f"
-
 _SOMETIMES_NEEDED = _JOINERS + _SELECTORS + _TAGS
-
 _EMOJI = "[\u2190-\u21ff\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
 # Scripts whose letters change their form before a joiner: Arabic and its neighbours,
 # the scripts of India and of South-East Asia, and Adlam.
@@ -30,7 +26,6 @@ _SHAPED = (
 )
 
 _MONGOLIAN = "[\u1800-\u180a\u1810-\u18af]"
-
 _FLAG = "\U0001f3f4"
 
 _NEEDED = "|".join(
@@ -46,9 +41,7 @@ REMOVALS = (
     (f"[{_NEVER_NEEDED}]+", ""),
     (f"({_NEEDED})|[{_SOMETIMES_NEEDED}]+", r"\1"),
 )
-
 _ANY = re.compile(f"[{_NEVER_NEEDED}{_SOMETIMES_NEEDED}]")
-
 _REMOVALS = [(re.compile(pattern), text) for pattern, text in REMOVALS]
 
 
@@ -69,14 +62,12 @@ def remove_invisible(text):
 
 
 HAN = "[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-
 KANA = "[\u3040-\u30ff\u31f0-\u31ff]"
 # Writing systems without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han.
 UNSPACED = (
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-
 _UNSPACED = re.compile(UNSPACED)
 
 

@@ -38,7 +38,6 @@ SHAPES = {
 # Half the side of an object, as a share of the image.
 SIZES = {"small": (0.1, 0.12), "large": (0.17, 0.2)}
 OPPOSITE = {"left of": "right of", "above": "below"}
-
 # Images are drawn larger and then reduced, which smooths their edges.
 OVERSAMPLING = 4
 

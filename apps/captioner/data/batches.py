@@ -14,7 +14,6 @@ from keras_attention_apps.common.training.data_sets import Mixture
 
 # Images are sorted by the length of their captions within buckets of this many batches.
 BUCKET_BATCHES = 8
-
 # Minimum share of an image's width, and of its height, that a crop keeps.
 MIN_CROP = 0.8
 

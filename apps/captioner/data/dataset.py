@@ -26,7 +26,6 @@ from keras_attention_apps.common.files import check_local
 
 IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
 IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
-
 # Marks of the beginning and the end of captions, and entities of HTML: parts of other
 # programs that are not words.
 _MARKS = re.compile(

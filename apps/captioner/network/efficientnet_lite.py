@@ -27,7 +27,6 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 STEM, HEAD = 32, 1280
-
 _conv, _depthwise_conv = (
     functools.partial(layer, padding="same", use_bias=False)
     for layer in (layers.Conv2D, layers.DepthwiseConv2D)

@@ -17,7 +17,6 @@ from keras_attention_apps.common.network.base import shape_multiple
 
 # Seconds without a change after which an incomplete file counts as abandoned.
 ABANDONED = 24 * 3600
-
 # Version of the file format, a part of the keys: files of other versions are not read.
 _VERSION = 2
 # Length of the digest at the end of a file.

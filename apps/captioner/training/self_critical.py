@@ -11,7 +11,6 @@ from keras_attention_apps.common.training.data_sets import Mixture
 from keras_attention_apps.common.training.self_critical import SelfCritical
 
 MAX_N = 4
-
 # Standard deviation of CIDEr-D's Gaussian length penalty.
 SIGMA = 6.0
 _END = SPECIAL[2]

@@ -80,14 +80,11 @@ from keras_attention_apps.common.training.schedules import (
 SIDE = 400
 _LOSS_OPTIONS = [field.name for field in dataclasses.fields(LossOptions)]
 VALIDATION_BATCH = 50
-
 # Maximum number of steps over which the EMA of the weights averages.
 MAX_EMA_STEPS = 500
-
 # Default of min_count: MIN_COUNT from FEW_CAPTIONS captions on, otherwise 1.
 FEW_CAPTIONS = 5000
 MIN_COUNT = 5
-
 # Default of batch_images: BATCH_IMAGES, or fewer, so that an epoch has MIN_STEPS steps.
 # On 300 images, the first phase reached CIDEr 8 in epochs of 19 steps, and 28 in epochs
 # of 100 steps.

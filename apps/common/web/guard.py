@@ -20,7 +20,6 @@ from keras_attention_apps.common.errors import UserError
 UPLOAD_AGE = 180
 # Seconds between two searches for old uploads.
 UPLOAD_INTERVAL = 15
-
 REMOVED = "the upload was removed meanwhile: choose it again"
 
 # Opening a pipe must not wait for a writer, and a link must not be followed. Windows
@@ -102,7 +101,6 @@ def read_upload(path, most):
 
 
 MEGABYTE = 1_000_000
-
 # Maximum size of an upload of several files, relative to that of one file.
 FILES_PER_UPLOAD = 10
 # Maximum size of other requests.
@@ -111,22 +109,16 @@ MAX_BYTES = 2 * MEGABYTE
 MAX_CHARACTERS = 500
 # Uploads are refused while the files on disk take more than this.
 MAX_ON_DISK = 1000 * MEGABYTE
-
 # Seconds between two measurements of the disk usage, which read all file sizes.
 SUM_INTERVAL = 1
 # Seconds until a request is complete, and until an upload is.
 REQUEST_SECONDS = 20
-
 UPLOAD_SECONDS = UPLOAD_AGE
 # Seconds until a wrong password is answered.
 PASSWORD_SECONDS = 1
-
 API = "/gradio_api/"
-
 UPLOAD = f"{API}upload"
-
 INFO = f"{API}info"
-
 FILE = f"{API}file="
 # Routes that the pages and Gradio's clients use. Others fetch other addresses, record
 # or edit something, or describe the server.

@@ -19,7 +19,6 @@ from keras_attention_apps.common.web.markup import alert
 
 # Name of the threads.
 NAME = "event"
-
 _END = object()
 
 
@@ -88,7 +87,6 @@ def _subclass(component):
 
 
 ImageUpload = _subclass(gr.Image)
-
 FileUpload = _subclass(gr.File)
 
 
@@ -235,7 +233,6 @@ def _described(value):
 
 
 STYLE = Path(__file__).parent / "page.css"
-
 SCRIPT = Path(__file__).parent / "page.js"
 
 # System fonts, so that no font is downloaded.
@@ -251,12 +248,9 @@ RESULTS = "ka-results"
 # Class of a row of inputs, results and controls. In a wide window, the results are
 # beside both others; in a narrow one, between them.
 LAYOUT = "ka-layout"
-
 # Events that share a limit of how many run at the same time.
 EVENTS = "events"
-
 BEAM_SIZES = (1, 3, 5, 10)
-
 MAX_BEAMS = 20
 
 
