@@ -132,11 +132,7 @@ def quiet_tensorflow():
         os.dup2(nowhere, 2)
         os.close(nowhere)
         sys.stderr = open(  # noqa: SIM115  (it stays open as long as the program runs)
-            terminal,
-            "w",
-            encoding="utf-8",
-            errors="surrogateescape",
-            buffering=1,
+            terminal, "w", encoding="utf-8", errors="surrogateescape", buffering=1
         )
 
 

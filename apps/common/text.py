@@ -37,10 +37,7 @@ _NEEDED = "|".join(
     )
 )
 # Patterns and replacements, in order; RE2 supports all of them.
-REMOVALS = (
-    (f"[{_NEVER_NEEDED}]+", ""),
-    (f"({_NEEDED})|[{_SOMETIMES_NEEDED}]+", r"\1"),
-)
+REMOVALS = ((f"[{_NEVER_NEEDED}]+", ""), (f"({_NEEDED})|[{_SOMETIMES_NEEDED}]+", r"\1"))
 _ANY = re.compile(f"[{_NEVER_NEEDED}{_SOMETIMES_NEEDED}]")
 _REMOVALS = [(re.compile(pattern), text) for pattern, text in REMOVALS]
 

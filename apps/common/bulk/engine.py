@@ -163,13 +163,7 @@ def check_options(config, excluded):
 
 
 def run_command(
-    program,
-    inputs,
-    model_batch,
-    config,
-    filesystem,
-    describe_input=None,
-    **options,
+    program, inputs, model_batch, config, filesystem, describe_input=None, **options
 ):
     """Run a bulk inference, print its totals, and return the exit code.
 

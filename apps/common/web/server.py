@@ -170,9 +170,7 @@ def _malformed(request, error):
     if isinstance(error, ClientDisconnect):
         return JSONResponse({"detail": "expected a complete request"}, 408)
     logging.getLogger("uvicorn.error").warning(
-        "malformed request of %s: %s",
-        printable(request.url.path),
-        type(error).__name__,
+        "malformed request of %s: %s", printable(request.url.path), type(error).__name__
     )
     detail = f"malformed request: {reason(error)[:MAX_REASON]}"
     return JSONResponse({"detail": detail}, 400)
