@@ -18,6 +18,7 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import OPEN_FILES, STANDARD_INPUT, read_file
 from PIL import Image, UnidentifiedImageError
 
+# Maximum number of pixels, which is Pillow's own.
 MAX_PIXELS = 178_956_970
 # The largest side of a JPEG. Resizing a longer side needs gigabytes for its weights.
 MAX_SIDE = 65_535
@@ -98,27 +99,17 @@ def with_open_files(paths):
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 # Formats that need less memory than others.
 _LIGHT_FORMATS = ("BMP", "GIF", "PNG", "PPM", "TIFF")
-# Maximum bytes per pixel while an image of these formats is decoded and converted.
-_LIGHT_BYTES = 8
-# Maximum bytes per pixel while an image of another format is decoded and converted.
-_OTHER_BYTES = 16
+# Maximum bytes per pixel while an image of these, or another format, is decoded and
+# converted.
+_LIGHT_BYTES, _OTHER_BYTES = 8, 16
 # Bytes per pixel of the coefficients of a progressive JPEG.
 _COEFFICIENT_BYTES = 6
 # Pixels of the parts in which a large image is converted.
 _PART = 2**22
 
 # Suffixes of common image formats that are not supported.
-UNSUPPORTED_SUFFIXES = (
-    ".arw",
-    ".cr2",
-    ".dng",
-    ".heic",
-    ".heif",
-    ".jxl",
-    ".nef",
-    ".psd",
-    ".svg",
-)
+UNSUPPORTED_SUFFIXES = (".arw", ".cr2", ".dng", ".heic", ".heif", ".jxl", ".nef")
+UNSUPPORTED_SUFFIXES += (".psd", ".svg")
 _ORIENTATION = 0x0112
 # The text of a PNG that contains the tags of Exif in hexadecimal digits.
 _RAW_EXIF = "Raw profile type exif"
@@ -190,7 +181,6 @@ def _decoded(source, draft=False, max_pixels=None):
     shared = is_given or hasattr(source, "read")
     with contextlib.ExitStack() as stack:
         with _errors_of(source):
-            stack.enter_context(_pixel_limit())
             if shared:
                 stack.enter_context(_source_lock)
             image = _open(source, max_pixels)
@@ -230,10 +220,8 @@ def _errors_of_pillow():
 def _reduce(image, draft, is_given):
     """Choose a smaller size to decode, if the format supports one.
 
-    An image object that was given is left as it is.
-
-    Returns:
-        The bytes of memory that the image then needs, at most, until it is resized.
+    An image object that was given is left as it is. Returns the bytes of memory that
+    the image then needs, at most, until it is resized.
     """
     pixels = image.width * image.height
     is_large = pixels > HALVED_PIXELS and not is_given
@@ -273,11 +261,7 @@ def image_to_array(image, size, box=None):
 
 
 def find_images(paths):
-    """Replace every folder by the images directly inside it, sorted by name.
-
-    Returns:
-        List of `pathlib.Path`.
-    """
+    """Replace every folder by the paths of the images in it, sorted by name."""
     found = []
     for path in map(pathlib.Path, paths):
         found.extend(_images_inside(path) if os.path.isdir(path) else [path])
@@ -295,11 +279,7 @@ def image_suffixes():
 
 
 def find_unsupported(folder):
-    """Return the images directly inside a folder whose format is not supported.
-
-    Returns:
-        List of `pathlib.Path`.
-    """
+    """Return the paths of the images in a folder whose format is not supported."""
     if not os.path.isdir(folder):
         return []
     return sorted(
@@ -333,38 +313,6 @@ def _images_inside(folder):
 
 
 _source_lock = threading.Lock()
-# Pillow's limit is one variable per process: of concurrent readers, the first one
-# replaces it and the last one restores it.
-_limit_lock = threading.Lock()
-_readers = 0
-_limit_before = None
-
-
-class _Limit(int):
-    """Pixel limit without Pillow's factor of two.
-
-    Pillow raises an error above `2 * MAX_IMAGE_PIXELS`, so `2 * limit` is `limit`.
-    """
-
-    def __rmul__(self, factor):
-        return int(self)
-
-
-@contextlib.contextmanager
-def _pixel_limit():
-    global _readers, _limit_before
-    with _limit_lock:
-        if not _readers:
-            _limit_before = Image.MAX_IMAGE_PIXELS
-            Image.MAX_IMAGE_PIXELS = _Limit(MAX_PIXELS)
-        _readers += 1
-    try:
-        yield
-    finally:
-        with _limit_lock:
-            _readers -= 1
-            if not _readers:
-                Image.MAX_IMAGE_PIXELS = _limit_before
 
 
 def _open(source, max_pixels):
@@ -412,7 +360,7 @@ def _open_file(data):
             raise ImageError(
                 f"expected an image of {', '.join(formats)}, got {found}"
             ) from error
-    file.reads = image_reads(len(data))
+    file.reads = MAX_IMAGE_READS + len(data) // BYTES_PER_READ
     return image
 
 
@@ -564,17 +512,13 @@ def problem_of_size(width, height, length=None, max_pixels=None):
 def checks_of_size(width, height, length, max_pixels=None):
     """Return the checks of the size of an image, the most important one first.
 
-    Returns:
-        Pairs of whether a limit is exceeded, and the message if so, which has the
-        fields `{size}` and `{length}`.
+    They are pairs of whether a limit is exceeded, and the message if so, which has the
+    fields `{size}` and `{length}`.
     """
-    pixels = width * height
+    pixels, most = width * height, max_pixels or MAX_PIXELS
     expands = pixels > MAX_PIXELS_PER_BYTE * length
     return [
-        (
-            pixels > (max_pixels or MAX_PIXELS),
-            too_many_pixels("{size}", max_pixels or MAX_PIXELS),
-        ),
+        (pixels > most, too_many_pixels("{size}", most)),
         (
             (width > MAX_SIDE) | (height > MAX_SIDE),
             f"expected sides of at most {MAX_SIDE} pixels, got {{size}} pixels",
@@ -705,11 +649,9 @@ class BoundedFile(io.BytesIO):
     """A file in memory of which the number of reads is limited.
 
     Pillow reads at least once for each comment, chunk or strip.
-
-    Attributes:
-        reads: Number of reads that are left, at first those of the header.
     """
 
+    # Number of reads that are left, at first those of the header.
     reads = MAX_READS
 
     def read(self, size=-1):
@@ -719,11 +661,6 @@ class BoundedFile(io.BytesIO):
                 "expected an image of fewer parts, such as comments, chunks or strips"
             )
         return super().read(size)
-
-
-def image_reads(length):
-    """Return the maximum number of reads of an image after its header."""
-    return MAX_IMAGE_READS + length // BYTES_PER_READ
 
 
 class MemoryBudget:

@@ -518,7 +518,7 @@ class Inputs:
             if is_input:
                 raise UserError(
                     "expected an output that is not an input. "
-                    f"Received: {str(output)!r}"
+                    f"Received: {str(Path(output))!r}"
                 )
 
 
