@@ -273,7 +273,7 @@ class Models:
         keras.utils.set_random_seed(1)
         sizes = ("region_units", "embedding_units", "units", "attention_units")
         config = ModelConfig(
-            backbone="SmallCNN", image_size=16, max_length=6, **dict.fromkeys(sizes, 8)
+            backbone="SmallCNN", image_size=16, max_length=7, **dict.fromkeys(sizes, 8)
         )
         vocabulary = Vocabulary(["a", "dog", "runs"])
         network = ShowAttendTell(config, len(vocabulary))

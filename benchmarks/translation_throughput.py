@@ -200,7 +200,7 @@ def random_network(attention):
     sizes = {"embedding_units": depth, "units": units, "encoder_units": units}
     sizes |= {"encoder_layers": layers, "decoder_layers": layers, "heads": heads}
     keras.utils.set_random_seed(0)
-    config = with_recipe(ModelConfig(attention, **sizes), attention)
+    config = with_recipe(ModelConfig(attention=attention, **sizes), attention)
     return build_network(config, VOCABULARY)
 
 

@@ -101,7 +101,7 @@ class BaseCaptioner:
     Attributes:
         tokenizer: The `Vocabulary`.
         image_size: Images are resized to a square of this side in pixels.
-        max_length: Maximum number of words of a caption.
+        max_length: Maximum number of words of a caption, END included.
         grid: Numbers of rows and columns of the regions.
         has_sentinel: Whether the last of the weights is that of a visual sentinel.
     """
@@ -183,9 +183,9 @@ class BaseCaptioner:
         return [list(map(self._caption, ranked)) for ranked in found]
 
     def words_of(self, token_ids):
-        """Return the words of one sequence of a search, `max_length` at most."""
+        """Return the words of one sequence of a search."""
         # The last position has room for END alone.
-        return self.tokenizer.decode(token_ids[: self.max_length])
+        return self.tokenizer.decode(token_ids[: self.max_length - 1])
 
     def _read(self, image):
         """Read an image as an array, or return the `ImageError`."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 from keras_attention_apps.common.options import (
+    MAX_LENGTH,
     MAX_UNITS,
     BeamConfig,
     BeamSize,
@@ -16,7 +17,6 @@ from keras_attention_apps.common.options import (
     Flags,
     Fraction,
     Layers,
-    Length,
     LengthPenalty,
     LogProbability,
     ModelName,
@@ -42,6 +42,8 @@ PRESETS = Path(__file__).parent / "presets"
 DEFAULT_MODEL = "flickr8k-coco-ensemble"
 # Larger images need more memory than most machines have.
 ImageSize = Annotated[int, Range(1, 4096)]
+# A caption has at least one word, and the end token.
+MaxLength = Annotated[int, Range(2, MAX_LENGTH)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,16 +106,11 @@ class ModelConfig:
     #: Dropout rate of the regions, of the embeddings and, in the recurrent decoder,
     #: before the output layer; in the transformer, of every sublayer.
     dropout: Dropout = 0.4
-    #: Maximum number of words in a caption, the end token not included.
-    max_length: Length = 22
+    #: Maximum number of words in a caption, the end token included.
+    max_length: MaxLength = 23
     # Words that may occur twice in a caption, measured on the training captions. The
     # search repeats no other word; None stands for all words.
     repeatable_words: tyro.conf.Suppress[list[str] | None] = None
-
-    @property
-    def max_tokens(self):
-        """Maximum number of tokens that the network generates, END included."""
-        return self.max_length + 1
 
     def fewest_weights(self, vocabulary_size):
         """Return a lower bound of the number of weights, without building them."""

@@ -229,7 +229,7 @@ class Captioner(BaseCaptioner, Task):
         return self._cached_search_model(
             (*sorted(search.items()), no_repeat_ngrams, maps),
             functools.partial(beam_search, early_stopping=True, **search),
-            self.config.max_tokens,
+            self.max_length,
             constraints=constraints,
             step_options={"maps": maps},
         )

@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from keras_attention_apps.captioner.captions import BaseCaptioner
-from keras_attention_apps.captioner.config import CaptionBeamConfig, ImageSize
+from keras_attention_apps.captioner.config import (
+    CaptionBeamConfig,
+    ImageSize,
+    MaxLength,
+)
 from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.common.litert import LiteTask
 from keras_attention_apps.common.models import loading
-from keras_attention_apps.common.options import Length, Range
+from keras_attention_apps.common.options import Range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Metadata:
     """The metadata of a file; see the attributes of `BaseCaptioner`."""
 
     image_size: ImageSize
-    max_length: Length
+    max_length: MaxLength
     grid: list[Annotated[int, Range(1, 4096)]]
     maps: list[Literal["weights", "probabilities"]]
     has_sentinel: bool = False

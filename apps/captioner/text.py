@@ -156,11 +156,11 @@ class Vocabulary(StoredTokenizer):
     def encode(self, caption, max_length):
         """Return the token ids of a caption from START to END.
 
-        A caption of more than `max_length` words is cut and has no END.
+        A caption of more than `max_length` words, END included, is cut and has no END.
         """
         words = tokenize(caption)
         token_ids = [START, *(self._ids.get(word, UNKNOWN) for word in words), END]
-        return token_ids[: max_length + 1] if len(words) > max_length else token_ids
+        return token_ids if len(words) < max_length else token_ids[:max_length]
 
     def decode(self, token_ids):
         """Return the words of a caption up to END, which is left out."""

@@ -37,10 +37,11 @@ class Range:
 Positive = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
 # Depth of a layer, number of layers and of tokens: more than any machine can train.
-MAX_UNITS = 65_536
+MAX_UNITS, MAX_LENGTH = 65_536, 10_000
 Units = Annotated[int, Range(1, MAX_UNITS)]
 Layers = Annotated[int, Range(1, 100)]
-Length = Annotated[int, Range(1, 10_000)]
+
+Length = Annotated[int, Range(1, MAX_LENGTH)]
 Fraction = Annotated[float, Range(0, 1)]
 NonNegative = Annotated[float, Range(0)]
 # With a momentum of 1, an average never changes.

@@ -17,8 +17,9 @@ class TranslateBatch(ModelBatch):
 
     The column of the inputs contains sentences: strings, or bytes in UTF-8. The result
     has the columns `translation`, `source_words`, `words`, `score`, `log_probability`,
-    `cut` and `error`; with `maps`, also `alignment` and `attention`. See `Translation`
-    for their meaning, `ModelBatch` for the arguments, and `translate_each` for `split`.
+    `mean_log_probability`, `cut` and `error`; with `maps`, also `alignment` and
+    `attention`. See `Translation` for their meaning, `ModelBatch` for the arguments,
+    and `translate_each` for `split`.
     """
 
     runtimes = RUNTIMES
@@ -28,6 +29,7 @@ class TranslateBatch(ModelBatch):
         "words": [str],
         "score": float,
         "log_probability": float,
+        "mean_log_probability": float,
         "cut": bool,
     }
     map_fields: ClassVar = {"alignment": [str], "attention": [[float]]}

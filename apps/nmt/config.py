@@ -96,15 +96,23 @@ class ModelConfig:
     are those of the recipe of the attention.
     """
 
-    #: bahdanau: a bidirectional GRU encoder, and a GRU decoder whose previous state is
-    #: the query. luong: LSTMs, with the current state as the query. self-attention: a
-    #: Transformer. none: as bahdanau, but without attention: the source is encoded as
-    #: a single vector.
+    #: Architecture of the encoder and the decoder. By default that of the attention.
+    decoder: Annotated[
+        Literal["recurrent", "transformer"] | None,
+        tyro.conf.arg(aliases=["--decoder"], help_behavior_hint="(default: recurrent)"),
+    ] = None
+    #: Kind of attention. bahdanau: a bidirectional GRU encoder, and a GRU decoder whose
+    #: previous state is the query. luong: LSTMs, with the current state as the query.
+    #: none: as bahdanau, but without attention: the source is encoded as a single
+    #: vector. self-attention: that of the transformer, which has no other.
     attention: Annotated[
-        Literal["bahdanau", "luong", "self-attention", "none"],
-        tyro.conf.arg(aliases=["--attention"]),
-    ] = "bahdanau"
-    #: Depth of the embeddings; for self-attention, of all layers.
+        Literal["bahdanau", "luong", "self-attention", "none"] | None,
+        tyro.conf.arg(
+            aliases=["--attention"],
+            help_behavior_hint="(default: bahdanau, or self-attention for transformer)",
+        ),
+    ] = None
+    #: Depth of the embeddings; for the transformer, also of all layers.
     embedding_units: Units | None = None
     #: Units of the recurrent decoder, or of the feed-forward layers.
     units: Units | None = None
@@ -136,27 +144,26 @@ class ModelConfig:
     #: Decoder state of the deep output: before the step (previous, as in the paper), or
     #: after it (current).
     readout_state: Rare[Literal["previous", "current"]] = "current"
-    #: Number of heads of self-attention.
+    #: Number of heads of the transformer.
     heads: Rare[Units] = 4
-    #: Whether self-attention has pre-norm: layer normalisation before each sublayer
+    #: Whether the transformer has pre-norm: layer normalisation before each sublayer
     #: instead of after it.
     pre_norm: Rare[bool] = True
-    #: Decoder layer of self-attention whose weights give the alignment, counted from 1.
-    #: The option --guide trains these weights. By default the mean over all layers but
-    #: the lowest, or the only layer. The weights of a layer are averaged over its
-    #: heads.
+    #: Layer of the decoder whose weights give the alignment, counted from 1. The option
+    #: --guide trains these weights. By default the mean over all layers but the lowest,
+    #: or the only layer. The weights of a layer are averaged over its heads.
     alignment_layer: Rare[Layers | None] = None
     #: Whether source and target share their embeddings. The output layer always shares
     #: those of the target.
     share_embeddings: Rare[bool] = True
     #: Dropout rate of the embeddings, and between the layers of a recurrent encoder;
-    #: for self-attention, also of every sublayer.
+    #: in the transformer, also of every sublayer.
     dropout: Dropout | None = None
     #: Dropout rate of the encoder outputs that a recurrent decoder attends to.
     context_dropout: Rare[Dropout] = 0.2
     #: Dropout rate before the output layer of a recurrent decoder.
     output_dropout: Rare[Dropout] = 0.2
-    #: Dropout rate of the attention weights of self-attention.
+    #: Dropout rate of the attention weights of the transformer.
     attention_dropout: Rare[Dropout] = 0.0
     #: Whether the network can copy words of the source, such as names and numbers that
     #: are not in the training text.
@@ -166,6 +173,13 @@ class ModelConfig:
     #: Maximum length of a translation relative to its source, in subwords; by default
     #: measured on the training text.
     length_ratio: Rare[LengthRatio | None] = None
+
+    def __post_init__(self):
+        # The only way to set an attribute of a frozen dataclass.
+        if self.attention is None and self.decoder == "transformer":
+            object.__setattr__(self, "attention", "self-attention")
+        if self.attention is not None and self.decoder is None:
+            object.__setattr__(self, "decoder", DECODERS[self.attention])
 
     @property
     def extra_ids(self):
@@ -178,11 +192,11 @@ class ModelConfig:
     def fewest_weights(self, vocabulary_size):
         """Return a lower bound of the number of weights, without building them."""
         sizes = dataclasses.asdict(self)
-        missing = [x for x in RECIPES[self.attention] if sizes.get(x, 0) is None]
+        missing = [x for x in ("attention", *_RECIPE) if sizes.get(x, 0) is None]
         if missing:
             raise UserError(f"{missing[0]} is missing")
         depth, layers = self.embedding_units, self.encoder_layers + self.decoder_layers
-        if self.attention == "self-attention":
+        if self.decoder == "transformer":
             stacks = layers * depth * (4 * depth + 2 * self.units)
         else:
             stacks = 3 * self.encoder_layers * self.encoder_units**2
@@ -192,18 +206,23 @@ class ModelConfig:
         return stacks + vocabulary_size * depth
 
 
+# Architecture of each kind of attention.
+DECODERS = {
+    **dict.fromkeys(("bahdanau", "luong", "none"), "recurrent"),
+    "self-attention": "transformer",
+}
+
+
 def _of(*kinds):
     """Return the requirement of an option of some kinds of attention."""
-    *others, last = kinds
-    expected = f"{', '.join(others)} or {last}" if others else last
-    return f"--attention {expected}", lambda model: model.attention in kinds
+    return f"--attention {' or '.join(kinds)}", lambda model: model.attention in kinds
 
 
-_RECURRENT = _of("bahdanau", "luong", "none")
 # Options that some networks ignore; see `check_needs`.
 MODEL_NEEDS = {
     **dict.fromkeys(
-        ("encoder_units", "layer_norm", "context_dropout", "output_dropout"), _RECURRENT
+        ("encoder_units", "layer_norm", "context_dropout", "output_dropout"),
+        ("--decoder recurrent", lambda model: model.decoder == "recurrent"),
     ),
     **dict.fromkeys(("readout", "readout_state"), _of("bahdanau", "none")),
     **dict.fromkeys(
@@ -211,7 +230,7 @@ MODEL_NEEDS = {
     ),
     **dict.fromkeys(
         ("heads", "pre_norm", "alignment_layer", "attention_dropout"),
-        _of("self-attention"),
+        ("--decoder transformer", lambda model: model.decoder == "transformer"),
     ),
     "half_width": (
         "--attention luong with a local window",
@@ -483,7 +502,8 @@ class TranslateConfig:
     #: mean_log_probability of its best translation.
     min_score: LogProbability | None = None
     #: Number of translations per sentence, each printed as: number of the sentence,
-    #: tab, score, tab, translation.
+    #: tab, score, tab, translation; in JSON they are a list; in a table, rows, with a
+    #: column score.
     n_best: Positive = 1
     #: Print the alignment after each translation and a tab: pairs i-j of a source and a
     #: target word, counted from 0. A target word whose largest weight is on the end
@@ -493,8 +513,8 @@ class TranslateConfig:
     #: Write a heat map of the attention: a file for one sentence, a folder for several
     #: and for lines of a file or of the standard input.
     plot: Path | None = None
-    #: Print one JSON object per translation, with words, subwords, scores and
-    #: attention.
+    #: Print one JSON object per sentence, with words, subwords, their probabilities,
+    #: scores and attention.
     json: bool = False
     #: Run the model on Keras and compile the search with XLA. This takes some seconds
     #: for each of a few sentence lengths, and makes the search up to 5.6 times as fast.

@@ -85,8 +85,7 @@ class Translation:
         omitted: The target phrases of the glossary that did not fit.
         subwords: The subwords of the translation, and the end token, if it has ended;
             of several sentences, each with its end token.
-        subword_log_probabilities: Natural logarithms of their probabilities, each given
-            those before it; their sum is `log_probability`.
+        probabilities: Probability of each subword, given those before it.
         unsure: Whether the mean log-probability is below the limit of the model's
             `Calibration`; of several sentences, whether that of one of them is. `None`
             for a model without calibration.
@@ -102,7 +101,7 @@ class Translation:
     cut: bool = False
     omitted: list = dataclasses.field(default_factory=list)
     subwords: list = dataclasses.field(default_factory=list)
-    subword_log_probabilities: list = dataclasses.field(default_factory=list)
+    probabilities: list = dataclasses.field(default_factory=list)
     unsure: bool | None = None
 
     @property
@@ -111,7 +110,7 @@ class Translation:
 
         The larger it is, the more confident the model is.
         """
-        return self.log_probability / max(len(self.subword_log_probabilities), 1)
+        return self.log_probability / max(len(self.subwords), 1)
 
     @classmethod
     def joined(cls, translations):
@@ -140,7 +139,7 @@ class Translation:
             cut=any(one.cut for one in translations),
             omitted=together("omitted"),
             subwords=together("subwords"),
-            subword_log_probabilities=together("subword_log_probabilities"),
+            probabilities=together("probabilities"),
             # Only a calibrated model says whether it is unsure.
             unsure=(
                 None
@@ -168,15 +167,13 @@ class Translation:
         optional = {} if self.unsure is None else {"unsure": self.unsure}
         return {
             "translation": self.text,
+            "score": round(self.score, 4),
             "source_words": self.source_words,
             "words": self.words,
-            "score": round(self.score, 4),
+            "subwords": self.subwords,
+            "probabilities": [round(x, 4) for x in self.probabilities],
             "log_probability": round(self.log_probability, 4),
             "mean_log_probability": round(self.mean_log_probability, 4),
-            "subwords": self.subwords,
-            "subword_log_probabilities": [
-                round(x, 4) for x in self.subword_log_probabilities
-            ],
             "alignment": [f"{source}-{target}" for source, target in self.alignment],
             "attention": self.weights.round(4).tolist(),
             **optional,
@@ -548,9 +545,7 @@ class BaseTranslator:
             cut=source.cut,
             omitted=source.omitted,
             subwords=subwords[:length],
-            subword_log_probabilities=(
-                hypothesis.token_log_probabilities[:length].tolist()
-            ),
+            probabilities=np.exp(hypothesis.token_log_probabilities[:length]).tolist(),
         )
         return self.marked(translation)
 

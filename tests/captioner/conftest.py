@@ -21,7 +21,7 @@ TINY = ModelConfig(
     embedding_units=7,
     units=13,
     attention_units=5,
-    max_length=6,
+    max_length=7,
 )
 
 

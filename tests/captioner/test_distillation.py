@@ -81,7 +81,7 @@ def test_training_reads_them(squares, tmp_path, monkeypatch, capsys):
         write(tmp_path / f"{name}.jsonl", captions_of(f"{name}-0.png", "a square"))
         for name in ("red", "blue")
     ]
-    options = {"data": squares, "output": tmp_path / "run", "model.max-length": 4}
+    options = {"data": squares, "output": tmp_path / "run", "model.max-length": 5}
     options |= {"model.backbone": "SmallCNN", "backbone-weights": "none"}
     arguments = [*training(options), "--teacher-captions", *map(str, files)]
     assert main(arguments) == 130

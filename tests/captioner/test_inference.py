@@ -258,7 +258,7 @@ def test_options_that_change_the_weights_are_refused(model_folder):
     [
         ({"inference": "foo"}, "inference must be one of .* Received: 'foo'"),
         ({"attention": "foo"}, "attention must be one of .* Received: 'foo'"),
-        ({"max_length": 0}, "max_length must be between 1 and .* Received: 0"),
+        ({"max_length": 0}, "max_length must be between 2 and .* Received: 0"),
         ({"image_size": "224"}, "image_size must be an integer. Received: '224'"),
     ],
 )
@@ -281,7 +281,7 @@ def test_saving_over_a_model_replaces_it(captioner, model_folder, tmp_path):
 
 
 def test_a_caption_without_an_end_has_no_more_words_than_are_allowed(captioner):
-    places = captioner.config.max_length + 1
+    places = captioner.config.max_length
     found = {
         "token_ids": np.full((1, 1, places), 5, "int32"),
         "lengths": np.array([[places]]),

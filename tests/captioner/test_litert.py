@@ -227,7 +227,7 @@ def test_a_file_that_lacks_something(exported, tmp_path, lost):
     "metadata, problem",
     [
         ({"image_size": 10**9}, "image_size must be between 1 and 4096"),
-        ({"max_length": 0}, "max_length must be between 1 and"),
+        ({"max_length": 0}, "max_length must be between 2 and"),
         ({"grid": {}}, "grid must be a list"),
         ({"maps": ["everything"]}, "maps must be a list of one of weights"),
         ({"search": {"beam_size": "5"}}, "beam_size must be an integer"),

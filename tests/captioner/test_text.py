@@ -55,8 +55,8 @@ def test_frequent_words_come_first_and_rare_ones_are_unknown():
 def test_a_caption_that_is_cut_does_not_end():
     vocabulary = Vocabulary(["a", "b", "c"])
 
-    assert vocabulary.encode("a b c", 3) == [START, 4, 5, 6, END]
-    assert vocabulary.encode("a b c", 2) == [START, 4, 5]
+    assert vocabulary.encode("a b c", 4) == [START, 4, 5, 6, END]
+    assert vocabulary.encode("a b c", 3) == [START, 4, 5]
 
 
 def test_decoding_stops_at_the_end():

@@ -114,7 +114,7 @@ def test_few_captions_are_learned_word_by_word(
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     flags = ["--model.backbone", "SmallCNN", "--backbone-weights", "none"]
     flags += ["--epochs", "1", "--fine-tune-epochs", "0", "--self-critical-epochs", "0"]
-    flags += ["--model.image-size", "32", "--model.max-length", "4"]
+    flags += ["--model.image-size", "32", "--model.max-length", "5"]
     flags += ["--data", str(squares), "--output", str(tmp_path / "run")]
     assert main(["train", *flags]) == 0
 

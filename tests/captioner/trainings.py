@@ -13,9 +13,9 @@ SIZES = {
     "embedding-units": 7,
     "units": 13,
     "attention-units": 5,
-    "max-length": 4,
+    "max-length": 5,
 }
-SHORT = {**SIZES, "max-length": 3}
+SHORT = {**SIZES, "max-length": 4}
 
 
 def command(squares, output, sizes=SIZES, **changes):

@@ -102,6 +102,17 @@ def test_improbable_translations_are_left_out(model_folder, command, capsys):
     pairs = zip(found, left_out, strict=True)
     assert shown == {str(entry["line"]) for entry, out in pairs if not out}
 
+    several, _ = entries(capsys, command, *least, "--n-best", "2")
+    for entry, before, out in zip(several, found, left_out, strict=True):
+        assert entry["line"] == before["line"]
+        ranked = entry["translations"]
+        if out:
+            assert ranked == []
+            assert entry["mean_log_probability"] <= scores[2]
+        else:
+            del before["line"]
+            assert ranked[0] == before and len(ranked) == 2
+
 
 def test_the_page_says_what_its_model_is_for(calibrated, tmp_path):
     pytest.importorskip("gradio")

@@ -197,7 +197,7 @@ def test_translations_contain_words_of_the_source(eager, own_subwords):
     assert found[1].text.split() == ["4711"] * 20
     pieces = [own_subwords.pieces[token] for token in own_subwords.encode("4711")[:-1]]
     assert found[1].subwords == ["".join(pieces)] * 20
-    assert len(found[1].subword_log_probabilities) == 20
+    assert len(found[1].probabilities) == 20
     for translation in found:
         shape = len(translation.words), len(translation.source_words)
         assert translation.weights.shape == shape
@@ -242,7 +242,7 @@ def test_exports_give_the_same(subwords, tmp_path, monkeypatch):
         assert lite[i].text == one.text
         np.testing.assert_allclose(lite[i].weights, one.weights, atol=1e-4)
         assert served["translation"][i].numpy().decode() == one.text
-        tokens = [x.decode() for x in served["tokens"][i].numpy() if x]
+        tokens = [x.decode() for x in served["subwords"][i].numpy() if x]
         assert translator.tokenizer.decode(map(pieces.index, tokens)) == one.text
         attention = served["attention"][i].numpy().sum()
         assert bool(attention) == bool(one.text)

@@ -93,8 +93,8 @@ def test_a_served_model_gives_the_translations_of_python(
     assert several["translation"] == [found.text for found in expected]
     assert single["translation"] == several["translation"][:1]
     for row, found in enumerate(expected):
-        tokens = [token for token in several["tokens"][row] if token]
-        source = [token for token in several["source_tokens"][row] if token]
+        tokens = [token for token in several["subwords"][row] if token]
+        source = [token for token in several["source_subwords"][row] if token]
         assert (
             "".join(source)
             .replace("\u2581", "")
@@ -165,7 +165,7 @@ def test_a_served_translation_is_as_long_as_the_python_path_lets_it(
     lengths = []
     for sentence in ("dog", "dog " * 30):
         found = served(sentences=tf.constant([sentence]))
-        lengths.append(len([x for x in found["tokens"][0].numpy() if x]))
+        lengths.append(len([x for x in found["subwords"][0].numpy() if x]))
         assert (
             found["translation"].numpy()[0].decode() == shorter.translate(sentence).text
         )

@@ -267,11 +267,11 @@ def test_the_commands_warn_of_phrases_that_do_not_fit(
     )
 
 
-def test_subwords_have_their_log_probabilities(translator):
+def test_subwords_have_their_probabilities(translator):
     for found in next(translator.translate_each(["the red dog"], n_best=3)):
-        total = np.sum(found.subword_log_probabilities)
+        total = np.sum(np.log(found.probabilities))
         assert total == pytest.approx(found.log_probability, abs=1e-4)
-        assert len(found.subwords) == len(found.subword_log_probabilities)
+        assert len(found.subwords) == len(found.probabilities)
         assert found.details()["subwords"] == found.subwords
 
 

@@ -366,7 +366,11 @@ def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn)
         ),
         (
             ["train", "--output", "o", "--attention", "luong", "--model.heads", "2"],
-            "--model.heads needs --attention self-attention. Received: 2",
+            "--model.heads needs --decoder transformer. Received: 2",
+        ),
+        (
+            ["train", "--output=o", "--attention=luong", "--decoder=transformer"],
+            "the attention luong needs the recurrent decoder. Received: transformer",
         ),
         (
             ["train", "--output=o", "--attention=luong", "--model.half-width=7"],
@@ -399,7 +403,7 @@ def test_a_wrong_command_gets_one_clear_line(
         [
             "train",
             "--output=o",
-            "--attention=self-attention",
+            "--decoder=transformer",
             "--model.encoder-units=0",
         ],
     ],
@@ -428,7 +432,7 @@ def test_the_path_of_plots_is_checked_before_the_model(tmp_path, capsys):
     "file, content, problem",
     [
         ("config.json", "{}", 'config.json has no object "model"'),
-        ("config.json", '{"model": {}}', "embedding_units is missing"),
+        ("config.json", '{"model": {}}', "attention is missing"),
         ("config.json", '{"model": {"backbone": "x"}}', "no option 'backbone'"),
         ("config.json", '{"model": {"units": 1000000000}}', "and 65536. Received"),
         ("config.json", '{"model": {"length_ratio": NaN}}', "must be a finite number"),

@@ -188,6 +188,13 @@ def test_without_attention_only_a_summary_is_known():
     assert memory["decoder"]["values"].shape == (BATCH, 1, 14)
 
 
+def test_the_decoder_and_the_attention_determine_each_other():
+    assert ModelConfig(decoder="transformer").attention == "self-attention"
+    assert ModelConfig(attention="self-attention").decoder == "transformer"
+    assert ModelConfig(attention="luong").decoder == "recurrent"
+    assert ModelConfig(decoder="recurrent").attention is None
+
+
 @pytest.mark.parametrize("attention", ["luong", "self-attention"])
 def test_a_search_never_returns_banned_tokens(eager, attention):
     network = network_of({"attention": attention})

@@ -106,7 +106,7 @@ class Doubling(BaseTranslator):
             cut=source.cut,
             omitted=source.omitted,
             subwords=[*words, "</s>"],
-            subword_log_probabilities=log_probabilities,
+            probabilities=np.exp(log_probabilities).tolist(),
         )
 
 
@@ -136,7 +136,8 @@ def test_sentences_of_a_line_are_translated_apart_and_joined():
     assert line.omitted == ["Hund", "Katze"]
     assert line.subwords == [x for one in parts for x in one.subwords]
     total = sum(one.log_probability for one in parts)
-    assert line.log_probability == total == sum(line.subword_log_probabilities)
+    assert line.log_probability == total
+    assert line.probabilities == [x for one in parts for x in one.probabilities]
     assert line.score == pytest.approx(np.mean([one.score for one in parts]))
     assert line.details().keys() == parts[0].details().keys()
 

@@ -68,10 +68,10 @@ class SelfCriticalCaptions(SelfCritical):
         return {"features": np.stack([self.features[view][i] for view, i in pairs])}
 
     def max_length(self, inputs):
-        return self.captioner.config.max_tokens
+        return self.captioner.max_length
 
     def padded_length(self, longest):
-        return self.captioner.config.max_tokens
+        return self.captioner.max_length
 
     def reward_of(self, item, token_ids):
         return self.reward(self.captioner.words_of(token_ids), item)

@@ -99,7 +99,7 @@ def train(config: TrainConfig):
     )
     check_data_sets(config.data, config.data_weights)
     check_embeddings(config)
-    check_sampling(config, recurrent=config.model.decoder == "recurrent")
+    check_sampling(config)
     inputs = (
         *config.data,
         config.from_preset,
@@ -499,7 +499,7 @@ class _Phases:
         """Return a dict from the token ids of words to boxes of an image."""
         vocabulary = self.captioner.tokenizer
         return {
-            vocabulary.encode(word, 1)[1]: boxes
+            vocabulary.encode(word, 2)[1]: boxes
             for word, boxes in image.boxes.items()
             if word in vocabulary
         }
@@ -540,10 +540,10 @@ def report_unknown(texts, vocabulary, min_count):
 
 def report_cut(texts, max_length):
     """Print how many captions exceed the maximum length."""
-    cut = sum(len(tokenize(text)) > max_length for text in texts)
+    cut = sum(len(tokenize(text)) >= max_length for text in texts)
     if cut:
         print(
-            f"{counted(cut, 'caption')} cut to {counted(max_length, 'word')}; "
+            f"{counted(cut, 'caption')} cut to {counted(max_length - 1, 'word')}; "
             "--model.max-length allows more"
         )
 

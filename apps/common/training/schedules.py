@@ -63,12 +63,12 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
-def check_sampling(config, *, recurrent):
+def check_sampling(config):
     """Raise a `UserError` if a decoder cannot be trained with scheduled sampling."""
-    if config.scheduled_sampling and not recurrent:
+    if config.scheduled_sampling and config.model.decoder != "recurrent":
         raise UserError(
             "scheduled_sampling needs a recurrent decoder, which reads one word after "
-            "the other; self-attention is trained on all words of a sentence at once. "
+            "the other; a transformer is trained on all words of a sentence at once. "
             f"Received: {config.scheduled_sampling}"
         )
     if config.scheduled_sampling and getattr(config.model, "copy", False):

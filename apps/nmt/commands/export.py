@@ -40,9 +40,9 @@ def write_saved_model(translator, search_model, directory):
 
     - `"translation"`, strings `(B,)`;
     - `"score"` and `"log_probability"`, `(B,)`;
-    - `"tokens"`, the subwords of the translation, strings `(B, L)`, empty after the
+    - `"subwords"`, those of the translation, strings `(B, L)`, empty after the
       last one;
-    - `"source_tokens"`, those of the sentence, strings `(B, S)`;
+    - `"source_subwords"`, those of the sentence, strings `(B, S)`;
     - `"attention"`, `(B, L, S)`, zero after the last subwords of both; all are zero for
       a model without attention;
     - `"cut"`, booleans `(B,)`: whether a sentence was too long, and is translated in
@@ -89,8 +89,8 @@ def write_saved_model(translator, search_model, directory):
             "translation": cleaned(text),
             "score": tf.where(has_text, found["scores"], 0.0),
             "log_probability": tf.where(has_text, found["log_probs"], 0.0),
-            "tokens": spelled(token_ids, valid),
-            "source_tokens": spelled(source, is_source),
+            "subwords": spelled(token_ids, valid),
+            "source_subwords": spelled(source, is_source),
             "attention": tf.where(are_attended, weights, 0.0),
             "cut": is_cut,
             "error": tf.where(are_valid, "", "expected UTF-8, got other bytes"),

@@ -355,27 +355,32 @@ def _best(translations):
 
 def _output_lines(config, number, translations, kept):
     """Return the lines of output of a sentence."""
+    if config.json:
+        return [to_json({"line": number, **_entry(config, translations, kept)})]
     if kept:
         return [_line(config, number, one) for one in kept]
-    if config.json:
-        score = {"mean_log_probability": _best(translations)}
-        return [to_json({"line": number, "translation": None, **score})]
     if config.n_best > 1:
         return []
     # As for an empty sentence.
     return ["\t" if config.alignments else ""]
 
 
+def _entry(config, translations, kept):
+    """Return the JSON object of a sentence, without its number."""
+    if not kept:
+        empty = {"translations": []} if config.n_best > 1 else {"translation": None}
+        return {**empty, "mean_log_probability": _best(translations)}
+    entries = [one.details() for one in kept]
+    return {"translations": entries} if config.n_best > 1 else entries[0]
+
+
 def _line(config, number, translation):
     """Format a translation as a line of output."""
-    details = translation.details()
-    if config.json:
-        return to_json({"line": number, **details})
     columns = [translation.text]
     if config.n_best > 1:
         columns = [str(number), f"{translation.score:.4f}", *columns]
     if config.alignments:
-        columns.append(" ".join(details["alignment"]))
+        columns.append(" ".join(translation.details()["alignment"]))
     return "\t".join(columns)
 
 

@@ -11,7 +11,7 @@ from keras_attention_apps.nmt.network.recurrent import (
     LuongNetwork,
     SummaryNetwork,
 )
-from keras_attention_apps.nmt.network.transformer import SelfAttentionNetwork
+from keras_attention_apps.nmt.network.transformer import TransformerNetwork
 
 # Keras prints the original message in bold within its own.
 _BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
@@ -22,7 +22,7 @@ def build_network(config, vocabulary_size, **options):
     kinds = {
         "bahdanau": BahdanauNetwork,
         "luong": LuongNetwork,
-        "self-attention": SelfAttentionNetwork,
+        "self-attention": TransformerNetwork,
         "none": SummaryNetwork,
     }
     try:

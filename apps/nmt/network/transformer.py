@@ -18,7 +18,7 @@ from keras_attention_apps.nmt.network.base import TranslationNetwork
 from keras_attention import PositionEncoding
 
 
-class SelfAttentionNetwork(TranslationNetwork):
+class TransformerNetwork(TranslationNetwork):
     """Encoder and decoder of self-attention, without recurrence.
 
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3; with

@@ -56,6 +56,7 @@ from keras_attention_apps.common.training.schedules import (
     start_sampling,
 )
 from keras_attention_apps.nmt.config import (
+    DECODERS,
     MODEL_NEEDS,
     RECIPES,
     TrainConfig,
@@ -171,6 +172,15 @@ def train(config: TrainConfig):
                 f"{name} must not be set with from_preset, which has its own "
                 f"vocabulary. Received: {value} and {config.from_preset!r}"
             )
+    if not config.model.attention:
+        model = dataclasses.replace(config.model, attention="bahdanau")
+        config = dataclasses.replace(config, model=model)
+    expected = DECODERS[config.model.attention]
+    if config.model.decoder != expected:
+        raise UserError(
+            f"the attention {config.model.attention} needs the {expected} decoder. "
+            f"Received: {config.model.decoder}"
+        )
     if not is_begun(config.output):
         check_needs(config, TRAINING_NEEDS)
         # The options of a preset may have been saved before this check existed.
@@ -185,7 +195,7 @@ def train(config: TrainConfig):
     )
     if config.guide and config.model.attention == "none":
         raise UserError("guide needs a model with attention. Received: attention=none")
-    check_sampling(config, recurrent=config.model.attention != "self-attention")
+    check_sampling(config)
     check_embeddings(config)
     if (config.monolingual is None) != (config.reverse_model is None):
         raise UserError(

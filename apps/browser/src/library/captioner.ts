@@ -53,7 +53,7 @@ export class CaptionModel {
   private captionOf(hypothesis: Hypothesis): Caption {
     const { weights, positions } = hypothesis;
     // The last position has room for END alone.
-    const tokenIds = Array.from(hypothesis.tokenIds).slice(0, this.maxLength);
+    const tokenIds = Array.from(hypothesis.tokenIds).slice(0, this.maxLength - 1);
     const end = tokenIds.indexOf(END);
     const words = tokenIds.slice(0, end < 0 ? undefined : end).map((id) => {
       if (this.words[id] === undefined) {
