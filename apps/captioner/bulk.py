@@ -74,10 +74,10 @@ def caption_bulk(config):
     Returns:
         The exit code: 2 if an image could not be read.
     """
-    check_options(
-        config,
-        ("overlay", "overlay_words", "min_score", "n_best", "json", "jit_compile"),
-    )
+    own = ("overlay", "overlay_words", "min_score", "n_best", "json", "jit_compile")
+    check_options(config, own)
+    if config.metadata.writes:
+        raise UserError("captions of --engine ray are not written into images")
     filesystem, paths = located_all(config.images)
     read = functools.partial(_inputs, config, filesystem, paths)
     return run_command("captioner", read, CaptionBatch, config, filesystem)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from keras_attention_apps.captioner.images import is_open, read_image
+from keras_attention_apps.captioner.text import sentence
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.figures import plots
 from keras_attention_apps.common.files import atomic_path, check_file
@@ -315,12 +316,6 @@ def caption_figure(photo, caption, title, number):
         "<figcaption>Choose a word to see where the model looked. "
         f"<b>{html.escape(title)}</b>: {meaning}</figcaption></figure>"
     )
-
-
-def sentence(text):
-    """Return a caption as a sentence: with a capital letter, and a full stop."""
-    text = text[:1].upper() + text[1:]
-    return f"{text}." if text[-1:].isalnum() else text
 
 
 def word_notes(caption):

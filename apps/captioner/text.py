@@ -61,6 +61,12 @@ def _masked(character):
     return _MARK if is_mark or character in "\u200c\u200d" else character
 
 
+def sentence(text):
+    """Return a caption as a sentence: with a capital letter, and a full stop."""
+    text = text[:1].upper() + text[1:]
+    return f"{text}." if text[-1:].isalnum() else text
+
+
 def detokenize(words):
     """Join words to a readable caption.
 

@@ -8,7 +8,7 @@ import os
 import sys
 
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
-from keras_attention_apps.captioner.config import CaptionBeamConfig
+from keras_attention_apps.captioner.config import METADATA_NEEDS, CaptionBeamConfig
 from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
@@ -25,6 +25,7 @@ from keras_attention_apps.common.files import (
 )
 from keras_attention_apps.common.hypotheses import DIGITS, check_n_best
 from keras_attention_apps.common.models import changes_in
+from keras_attention_apps.common.options import check_needs
 from keras_attention_apps.common.progress import note, progress_bar
 from keras_attention_apps.common.tables import DELIMITERS, JSON_LINES, TEXT, TableWriter
 from tqdm import tqdm
@@ -43,6 +44,7 @@ def caption(config):
     chosen, beam = config.model, config.search.beam
     if chosen.inference:
         check_inference(chosen)
+    check_needs(config.metadata, METADATA_NEEDS)
     if config.bulk.engine == "ray":
         from keras_attention_apps.captioner.bulk import caption_bulk
 
@@ -50,7 +52,7 @@ def caption(config):
     config.bulk.check_local()
     paths, failures = _find(config.images)
     several = len(paths) > 1 or paths != list(config.images)
-    overlays = _check_outputs(config, paths)
+    overlays, metadata = _check_outputs(config, paths)
     captioner = RUNTIMES.load(
         chosen.name,
         config.runtime,
@@ -72,6 +74,7 @@ def caption(config):
                 Records(_records(config), chosen.name, options, config.min_score)
             )
             missing = {path for path, x in overlays.items() if not x.exists()}
+            missing |= metadata.missing if metadata else set()
             paths = [x for x in paths if x not in records or x in missing]
             bar = progress_bar(total=len(paths), unit="image")
             progress = stack.enter_context(bar)
@@ -83,13 +86,14 @@ def caption(config):
             **beam,
         )
         for path, (image, captions) in zip(paths, found, strict=True):
-            kept, error = captions, captions
+            kept, errors = captions, [captions]
             if not isinstance(captions, ImageError):
                 kept = _probable(config, path, captions)
-                error = _draw_overlay(config, image, kept, overlays.get(path))
-            if error:
+                errors = [_draw_overlay(config, image, kept, overlays.get(path))]
+                errors += [metadata and _write_metadata(metadata, path, kept)]
+            for error in filter(None, errors):
                 _print_error(error)
-                failures += 1
+            failures += any(errors)
             if records is None:
                 _print(config, several, path, captions, kept)
                 continue
@@ -98,6 +102,8 @@ def caption(config):
             progress.update()
     if records:
         _finish(config, everything, earlier=len(everything) - len(paths))
+    if metadata:
+        note(metadata.summary())
     return 2 if failures else 0
 
 
@@ -175,15 +181,23 @@ def _key(path):
 
 
 def _check_outputs(config, paths):
-    """Check the files to write, and return a dict from images to their overlays."""
-    if not (config.output or config.overlay):
-        return {}
+    """Check the files to write.
+
+    Returns:
+        A dict from images to their overlays, and the `MetadataWriter` or `None`.
+    """
+    if not (config.output or config.overlay or config.metadata.writes):
+        return {}, None
     from keras_attention_apps.captioner.overlays import find_overlays
     from keras_attention_apps.common.files import Inputs
 
-    overlays = {}
+    overlays, metadata = {}, None
     if config.overlay:
         overlays = find_overlays(config.overlay, config.images, paths)
+    if config.metadata.writes:
+        from keras_attention_apps.captioner.image_metadata import MetadataWriter
+
+        metadata = MetadataWriter(config.metadata, config.images, paths)
     inputs = [*paths, *RUNTIMES.files(config.model.name)]
     if config.output:
         check_file(config.output)
@@ -195,9 +209,12 @@ def _check_outputs(config, paths):
         Inputs(*inputs).check(config.output, _records(config))
     # The output is read, too, when it is continued.
     Inputs(*inputs, config.output).check(*overlays.values())
+    if config.metadata.write_metadata:
+        outputs = (*inputs, config.output, *overlays.values())
+        Inputs(*outputs).check(*metadata.targets.values())
     if config.output:
         _check_format(config)
-    return overlays
+    return overlays, metadata
 
 
 def _options(config, search):
@@ -250,6 +267,15 @@ def _draw_overlay(config, image, captions, target):
     try:
         write_overlay(image, captions[0], target, config.overlay_words)
     except (ImageError, OSError) as error:
+        return error
+    return None
+
+
+def _write_metadata(metadata, path, captions):
+    """Write the caption of an image into a file; return an error, if any."""
+    try:
+        metadata.write(path, captions)
+    except (UserError, OSError) as error:
         return error
     return None
 
