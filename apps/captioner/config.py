@@ -180,19 +180,21 @@ class CaptionTrainingOptions:
     #: subset. In self-critical training, the number of captions that are sampled for
     #: each image, at least 2 if --self-critical-baseline is samples.
     captions_per_image: Rare[Positive] = 5
-    #: Batch size, in images. By default 16, or a hundredth of the images, rounded up,
-    #: if that is less.
+    #: Batch size, in images. By default 16; without a preset, a hundredth of the
+    #: images, rounded up, if that is less.
     batch_images: Positive | None = None
-    #: Epochs with the CNN frozen.
-    epochs: Natural = 12
+    #: Epochs with the CNN frozen. By default 12, or 4 with a preset and few images.
+    epochs: Natural | None = None
     #: Number of views of each image in the phases with a frozen CNN, whose features are
     #: computed once. The first view is the whole image; the others are random crops,
     #: half of them mirrored.
     frozen_views: Rare[Positive] = 1
-    #: Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero).
-    learning_rate: NonNegative = 7e-4
-    #: Epochs of fine-tuning, in which the CNN is trained, too.
-    fine_tune_epochs: Natural = 7
+    #: Peak learning rate with the CNN frozen (AdamW, warm-up, cosine to zero). By
+    #: default 7e-4, or 2e-4 with a preset and few images.
+    learning_rate: NonNegative | None = None
+    #: Epochs of fine-tuning, in which the CNN is trained, too. By default 7, or 0 with
+    #: a preset and few images.
+    fine_tune_epochs: Natural | None = None
     #: Share of the layers of the CNN that are fine-tuned, counted from the top.
     fine_tune_share: Rare[Fraction] = 0.8
     #: Peak learning rate of fine-tuning.
@@ -201,8 +203,9 @@ class CaptionTrainingOptions:
     augment: Rare[bool] = True
     #: Dropout rate in fine-tuning, instead of --model.dropout.
     fine_tune_dropout: Rare[Dropout] = 0.4
-    #: Epochs of self-critical training of the decoder, with CIDEr-D as reward.
-    self_critical_epochs: Natural = 2
+    #: Epochs of self-critical training of the decoder, with CIDEr-D as reward. By
+    #: default 2, or 0 with a preset and few images.
+    self_critical_epochs: Natural | None = None
     #: Peak learning rate of self-critical training.
     self_critical_learning_rate: Rare[NonNegative] = 5e-5
     #: Baseline of the reward. samples: the mean reward of the other samples of the

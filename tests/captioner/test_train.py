@@ -13,6 +13,7 @@ from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.training import train
+from programs import training
 
 from .trainings import SHORT, SIZES, command
 
@@ -405,6 +406,19 @@ def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_
     for one, other in zip(ours, start.network.get_weights(), strict=True):
         same = keras.ops.convert_to_numpy(one)[tuple(map(slice, other.shape))]
         np.testing.assert_allclose(same, other, atol=1e-3)
+
+
+def test_a_preset_learns_gently_from_few(squares, model_folder, tmp_path, capsys):
+    options = {"from-preset": model_folder, "cache": tmp_path, "patience": 9}
+    given = {"data": squares, "output": tmp_path / "run", "learning-rate": 1e-4}
+    assert main(training(options, **given)) == 0
+
+    out = capsys.readouterr().out
+    assert "training images are few for a preset. epochs 4, fine_tune_epochs 0, " in out
+    saved = json.loads((tmp_path / "run/model/config.json").read_text())["training"]
+    names = "epochs", "fine_tune_epochs", "self_critical_epochs", "batch_images"
+    # A given option applies.
+    assert [saved[x] for x in (*names, "learning_rate")] == [4, 0, 0, 16, 1e-4]
 
 
 def test_a_model_to_start_from_keeps_its_sizes(squares, model_folder, tmp_path, capsys):

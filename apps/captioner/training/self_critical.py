@@ -18,8 +18,9 @@ _END = SPECIAL[2]
 
 def check_samples(config):
     """Raise a `UserError` if the baseline of self-critical training needs more."""
+    has_others = config.captions_per_image >= 2
     needs_others = config.self_critical_baseline == "samples"
-    if config.self_critical_epochs and needs_others and config.captions_per_image < 2:
+    if config.self_critical_epochs != 0 and needs_others and not has_others:
         raise UserError(
             "captions_per_image must be at least 2 with the self_critical_baseline "
             "samples, the mean reward of the other samples; greedy needs 1. "

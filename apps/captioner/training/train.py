@@ -91,6 +91,23 @@ MIN_COUNT = 5
 BATCH_IMAGES = 16
 MIN_STEPS = 100
 
+# Defaults of the other options that depend on the data: for a preset and fewer than
+# FEW_IMAGES training images, and otherwise. Few images teach a preset new words and
+# objects in some dozen small steps; after that, it forgets what it knew.
+FEW_IMAGES = 1000
+GENTLE = {
+    "epochs": 4,
+    "learning_rate": 2e-4,
+    "fine_tune_epochs": 0,
+    "self_critical_epochs": 0,
+}
+DEFAULTS = {
+    "epochs": 12,
+    "learning_rate": 7e-4,
+    "fine_tune_epochs": 7,
+    "self_critical_epochs": 2,
+}
+
 
 def train(config: TrainConfig):
     """Train a captioner; see `TrainConfig`. Returns the folder of the best model."""
@@ -140,12 +157,7 @@ def _check_backbone(config):
 def _train(config, devices):
     data = _Data(config)
     texts = [text for image in data.training for text in image.captions]
-    default_batch = min(BATCH_IMAGES, -(-len(data.mixture) // MIN_STEPS))
-    config = dataclasses.replace(
-        config,
-        min_count=config.min_count or (MIN_COUNT if len(texts) >= FEW_CAPTIONS else 1),
-        batch_images=config.batch_images or default_batch,
-    )
+    config = _with_defaults(config, len(data.mixture), len(texts))
     vocabulary = Vocabulary.from_captions(texts, config.min_count)
     start = None
     if config.from_preset:
@@ -180,6 +192,24 @@ def _train(config, devices):
         phases.validate_start,
     )
     return phases.runner.best
+
+
+def _with_defaults(config, images, captions):
+    """Return the `TrainConfig` with the defaults for this number of images."""
+    few = config.from_preset and images < FEW_IMAGES
+    batch_images = BATCH_IMAGES
+    if not config.from_preset:
+        batch_images = min(BATCH_IMAGES, -(-images // MIN_STEPS))
+    defaults = {
+        **(GENTLE if few else DEFAULTS),
+        "min_count": MIN_COUNT if captions >= FEW_CAPTIONS else 1,
+        "batch_images": batch_images,
+    }
+    missing = {k: v for k, v in defaults.items() if getattr(config, k) is None}
+    if few:
+        values = ", ".join(f"{k} {v}" for k, v in missing.items() if k in GENTLE)
+        print(f"{images} training images are few for a preset. {values}")
+    return dataclasses.replace(config, **missing)
 
 
 class _Data:

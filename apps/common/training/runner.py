@@ -194,8 +194,8 @@ def is_begun(output):
 
 
 def check_epochs(*epochs):
-    """Raise a `UserError` if no phase of a training has an epoch."""
-    if not any(epochs):
+    """Raise a `UserError` if every phase is given as 0 epochs."""
+    if all(x == 0 for x in epochs):
         raise UserError(
             "expected at least one epoch in one of the phases. Received: 0 in each"
         )
