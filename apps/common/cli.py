@@ -67,9 +67,6 @@ def run(program, main):
     the standard error and exit code 2, Ctrl-C becomes exit code 130, SIGTERM 143, and a
     closed pipe 141. The output is UTF-8 whatever the locale is, and file names are
     written byte for byte.
-
-    Returns:
-        The exit code.
     """
     # A closed stream is `None`; its output is discarded.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
@@ -97,20 +94,18 @@ def run(program, main):
         # Keras reads the name of its backend when it is imported.
         if not str(error).startswith("Unable to import backend"):
             raise
+        message = f"set KERAS_BACKEND=tensorflow, jax or torch. {error}"
         print(
-            f"{program}: error: expected a backend of Keras: set "
-            f"KERAS_BACKEND=tensorflow, jax or torch. {error}",
-            file=sys.stderr,
+            f"{program}: error: expected a backend of Keras: {message}", file=sys.stderr
         )
         return 2
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", *_OURS):
             raise
-        message = (
-            f"the package {error.name} is not installed: "
-            f'python -m pip install ".[{program}]"'
+        message = f'not installed: python -m pip install ".[{program}]"'
+        print(
+            f"{program}: error: the package {error.name} is {message}", file=sys.stderr
         )
-        print(f"{program}: error: {message}", file=sys.stderr)
         return 2
 
 
@@ -185,12 +180,8 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
         config = parsed(subcommands, argv, read_config, **program)
         quiet_tensorflow()
         shown = _silent(config) if is_quiet else contextlib.nullcontext()
-        with shown, _resuming(config):
-            return result_of(config)
-
-    def result_of(config):
         limit = getattr(config, "reading", ReadingConfig()).max_bytes
-        with at_most(limit), warnings.catch_warnings():
+        with shown, _resuming(config), at_most(limit), warnings.catch_warnings():
             # Pillow warns about some files although it can read them.
             warnings.filterwarnings("ignore", module="PIL")
             result = call(config)

@@ -16,6 +16,9 @@ from keras_attention_apps.common.network.base import computing_in, rounded_up
 HEARTBEAT_TIMEOUT = 30
 # Seconds within which all processes must start, and must end.
 START_TIMEOUT, END_TIMEOUT = 300, 30
+# Words in those errors of JAX that come from the connection to another process.
+_CONNECTION_ERRORS = ("Gloo", "gloo", "UNAVAILABLE", "heartbeat", "coordination")
+
 _ADDRESS = re.compile(r".+:\d+")
 
 
@@ -128,7 +131,7 @@ def joined_hosts(addresses, index):
             yield
             wait_for_hosts("end")
         except (jax.errors.JaxRuntimeError, ValueError) as error:
-            if not _is_connection_error(error):
+            if not any(word in str(error) for word in _CONNECTION_ERRORS):
                 raise
             _end_process(reason(error))
     jax.distributed.shutdown()
@@ -161,15 +164,6 @@ def _options(addresses, index):
     }
 
 
-def _is_connection_error(error):
-    """Return whether an error of JAX comes from the connection to another process."""
-    message = str(error)
-    return any(
-        word in message
-        for word in ("Gloo", "gloo", "UNAVAILABLE", "heartbeat", "coordination")
-    )
-
-
 def _end_process(problem):
     """End this process at once, since JAX would wait for the lost one."""
     print(
@@ -186,25 +180,17 @@ def _end_process(problem):
 def training_context(config):
     """Connect the hosts, lock the output, set seed and precision, and distribute.
 
-    Yields:
-        The number of devices. The rows of every batch must be a multiple of it.
+    Yields the number of devices. The rows of every batch must be a multiple of it.
     """
     devices = config.devices
     with contextlib.ExitStack() as stack:
         stack.enter_context(joined_hosts(devices.hosts, devices.host_index))
         if is_first_host():
             stack.enter_context(locked(config.output))
-        stack.enter_context(seeded(config.seed, config.precision))
+        keras.utils.set_random_seed(config.seed)
+        stack.enter_context(computing_in(config.precision))
         wanted = devices.distribute or devices.hosts is not None
         yield stack.enter_context(all_devices(wanted))
-
-
-@contextlib.contextmanager
-def seeded(seed, precision):
-    """Seed all random generators, and set the precision inside the context."""
-    keras.utils.set_random_seed(seed)
-    with computing_in(precision):
-        yield
 
 
 @contextlib.contextmanager
@@ -212,10 +198,7 @@ def all_devices(wanted=True):
     """Distribute the training of models that are built in the context to all devices.
 
     Data parallelism: each device computes the gradients of its part of the batch, and
-    they are added up.
-
-    Yields:
-        The number of devices. The rows of every batch must be a multiple of it.
+    they are added up. Yields the number of devices.
     """
     backend = keras.backend.backend()
     if not wanted:

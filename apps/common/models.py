@@ -40,11 +40,7 @@ SUMS = "SHA256SUMS"
 
 
 def write_sealed(path, value, files=()):
-    """Write a dict as JSON, with digests.
-
-    Returns:
-        The dict that was written.
-    """
+    """Write a dict as JSON, with digests; return the dict that was written."""
     content = json.loads(json.dumps(value, default=str))
     content[FILE_DIGESTS_KEY] = {
         name: digest_of_file(path.parent / name) for name in files
@@ -84,17 +80,10 @@ def read_sealed(path):
 
 
 def check_file_digest(content, path):
-    """Compare a file with its digest.
-
-    Returns:
-        Whether there is a digest of the file.
-    """
-    digests = content.get(FILE_DIGESTS_KEY, {})
-    if path.name not in digests:
-        return False
-    if digests[path.name] != digest_of_file(path):
+    """Raise a `UserError` if a file has a digest, and differs from it."""
+    digest = content.get(FILE_DIGESTS_KEY, {}).get(path.name)
+    if digest is not None and digest != digest_of_file(path):
         raise UserError(f"{path.name} is damaged: it differs from its digest")
-    return True
 
 
 def write_sums(folder):
@@ -151,11 +140,7 @@ BEST = "model"
 
 
 def find_preset(name_or_path, presets):
-    """Return the folder of a shipped preset or of a trained model.
-
-    Returns:
-        A `pathlib.Path` of an existing folder.
-    """
+    """Return the folder of a shipped preset or of a trained model, which exists."""
     check_local(name_or_path)
     path = expanded(name_or_path)
     is_name = str(name_or_path) == path.name
@@ -293,12 +278,7 @@ def read_config(name_or_path, *, presets, kind, noun):
 def read_folder_config(folder, *, kind, noun):
     """Return the configuration of a single model; see `read_config`."""
     with loading(folder, noun):
-        return from_json(kind, read_options(folder))
-
-
-def read_options(folder):
-    """Return the options of a single model as a dict, as they are in its folder."""
-    return _options(read_sealed(folder / CONFIG))
+        return from_json(kind, _options(read_sealed(folder / CONFIG)))
 
 
 def _options(content):
@@ -346,13 +326,8 @@ class Runtimes:
                 its own defaults, unless an option that was given differs.
             search: Options of the beam search that were given.
             n_best: Number of hypotheses that are wanted, at most the beam width.
-            needs_keras: An option that was given and that LiteRT does not have, or
-                `None`.
+            needs_keras: An option that was given and that LiteRT does not have, if any.
             **options: Further arguments of `Task.from_preset`.
-
-        Raises:
-            UserError: If the options contradict one another, or the model cannot be
-                loaded.
         """
         # NumPy, which --help does not need, takes as long to import as all the rest.
         from keras_attention_apps.common.hypotheses import check_n_best
@@ -378,14 +353,7 @@ class Runtimes:
         return self.keras().from_preset(model, **options)
 
     def search_options(self, given):
-        """Return all options of the search on Keras: those given, and the defaults.
-
-        Args:
-            given: Dict of the options that were given.
-
-        Raises:
-            UserError: If they contradict one another.
-        """
+        """Return all options of the search on Keras: those given, and the defaults."""
         return dataclasses.asdict(self.litert().search_type(**given))
 
     def files(self, model):
@@ -403,11 +371,7 @@ class Runtimes:
         return [folder / file for folder in folders for file in files]
 
     def described_files(self, model):
-        """Return the files that `describe` changes.
-
-        Raises:
-            UserError: If there is no such model, or a file cannot be written.
-        """
+        """Return the files that `describe` changes, after a check of each."""
         files = [expanded(model)]
         if not is_litert(model):
             folder = find_preset(model, self.litert().presets)
@@ -419,12 +383,7 @@ class Runtimes:
         return files
 
     def describe(self, model, entries):
-        """Write entries into the configuration of a model, and into its LiteRT file.
-
-        Args:
-            model: Name of a preset, folder, or LiteRT file.
-            entries: Dict that JSON can hold; see `Described`.
-        """
+        """Write entries into the configuration of a model, and into its LiteRT file."""
         from keras_attention_apps.common.litert import update_metadata
 
         for path in self.described_files(model):
@@ -460,8 +419,8 @@ class Runtimes:
             )
         if changes:
             name, value = next(iter(changes.items()))
-            is_compilation = name == "jit_compile"
-            fault = "needs Keras" if is_compilation else "is fixed in a LiteRT file"
+            is_fixed = name != "jit_compile"
+            fault = "is fixed in a LiteRT file" if is_fixed else "needs Keras"
             raise UserError(f"{name} {fault}. Received: {value}")
         lite = self.litert().from_preset(model, threads=config.threads)
         lite.search_options(**search)

@@ -82,12 +82,7 @@ class Task(Described):
 
     @classmethod
     def changed(cls, config, changes):
-        """Return a configuration with other values of some `runtime_options`.
-
-        Args:
-            config: The configuration.
-            changes: Dict from names of options to values.
-        """
+        """Return a configuration with other values of some `runtime_options`."""
         return replaced(config, changes, cls.runtime_options)
 
     @classmethod
@@ -111,10 +106,7 @@ class Task(Described):
         names = models.member_names(name_or_path, presets=cls.presets, noun=cls.noun)
         folders = [models.find_preset(name, cls.presets) for name in names]
         options = {"jit_compile": jit_compile}
-        members = [
-            cls._from_folder(folder, precision, changes, **options)
-            for folder in folders
-        ]
+        members = [cls._from_folder(x, precision, changes, **options) for x in folders]
         model = cls.ensemble(members, **options) if len(members) > 1 else members[0]
         if len(models.split_names(name_or_path)) == 1:
             folder = models.find_preset(name_or_path, cls.presets)
@@ -141,16 +133,10 @@ class Task(Described):
 
     @classmethod
     def to_fine_tune(cls, name_or_path, model, **options):
-        """Return a model to fine-tune, and the configuration of the training.
+        """Return a single model to fine-tune, and the configuration of the training.
 
-        Args:
-            name_or_path: Name of the preset, or folder of the trained model.
-            model: The configuration that is wanted, which may have other values of some
-                `runtime_options`.
-            **options: Further arguments of `from_preset`.
-
-        Raises:
-            UserError: If it is an ensemble, or another option differs.
+        `model` is the configuration that is wanted, which may have other values of some
+        `runtime_options`; `**options` are further arguments of `from_preset`.
         """
         start = cls.from_preset(name_or_path, **options)
         start.check_single("training")
@@ -159,21 +145,20 @@ class Task(Described):
     @classmethod
     def average(cls, config):
         """Write the average of several models, as an `AverageConfig` describes it."""
-        average(config, cls.from_preset)
+        Inputs(*config.models).check(config.output, whole=False)
+        # A user who forgets the output must not lose the first model.
+        check_folder(config.output)
+        averaged = average_models(config.models, cls.from_preset)
+        averaged.save(config.output, average_of=[path.name for path in config.models])
+        count = counted(len(config.models), "model")
+        print(f"Wrote {config.output}, the average of {count}")
 
     @classmethod
     def ensemble(cls, models, *, jit_compile=False):
         """Return a model whose search follows the mean probability of several models.
 
-        It has the options of the first one. It can be exported, but not saved, trained
-        or averaged.
-
-        Args:
-            models: List of models that differ in their networks alone.
-            jit_compile: Whether XLA compiles the search.
-
-        Raises:
-            ValueError: If there is no model, or they do not fit together.
+        They differ in their networks alone; the ensemble has the options of the first
+        one. It can be exported, but not saved, trained or averaged.
         """
         if not models:
             raise UserError("an ensemble needs at least one model. Received: none")
@@ -188,11 +173,7 @@ class Task(Described):
         return cls(first.config, first.tokenizer, network, jit_compile=jit_compile)
 
     def member_network(self, other):
-        """Return the network of another model for an ensemble with this one.
-
-        Raises:
-            UserError: If it has other tokens.
-        """
+        """Return the network of another model for an ensemble with this one."""
         if self.tokenizer.definition != other.tokenizer.definition:
             raise UserError(
                 f"the {self.noun}s of an ensemble must have the same vocabulary"
@@ -241,11 +222,9 @@ class Task(Described):
             save_model(self.network, temporary / WEIGHTS)
             write_sealed(
                 temporary / models.CONFIG,
-                {
-                    "model": dataclasses.asdict(self.config),
-                    **self.description,
-                    **metadata,
-                },
+                {"model": dataclasses.asdict(self.config)}
+                | self.description
+                | metadata,
                 files=(self.tokenizer.file_name, WEIGHTS),
             )
 
@@ -263,17 +242,6 @@ class Task(Described):
                 **options,
             )
         return self._search_models[key]
-
-
-def average(config, load):
-    """Write the average of several models, as an `AverageConfig` describes it."""
-    Inputs(*config.models).check(config.output, whole=False)
-    # A user who forgets the output must not lose the first model.
-    check_folder(config.output)
-    averaged = average_models(config.models, load)
-    averaged.save(config.output, average_of=[path.name for path in config.models])
-    count = counted(len(config.models), "model")
-    print(f"Wrote {config.output}, the average of {count}")
 
 
 def average_models(folders, load):

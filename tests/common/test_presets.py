@@ -180,13 +180,13 @@ def test_a_preset_has_digests_of_its_files(folder):
     assert "digest" in content
     assert "ensemble" in content or "model.weights.npz" in content["sha256"]
     for name in content["sha256"]:
-        assert check_file_digest(content, folder / name)
+        check_file_digest(content, folder / name)
 
 
 def test_a_file_without_digests_is_not_checked(tmp_path):
     (tmp_path / "config.json").write_text('{"model": {}}')
     content = read_sealed(tmp_path / "config.json")
-    assert not check_file_digest(content, tmp_path / "there is none")
+    check_file_digest(content, tmp_path / "there is none")
     assert content == {"model": {}}
 
 

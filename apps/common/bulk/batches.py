@@ -90,11 +90,7 @@ class ModelBatch:
 
     @classmethod
     def columns_of(cls, maps):
-        """Return the columns of the result and their types.
-
-        Args:
-            maps: Whether the attention maps are among them.
-        """
+        """Return the columns of the result and their types, with those of the maps."""
         return {**cls.fields, **(cls.map_fields if maps else {}), "error": str}
 
     def __call__(self, batch):
@@ -137,14 +133,9 @@ class ModelBatch:
         raise NotImplementedError
 
     def contents(self, values):
-        """Read the inputs that are paths of remote files.
+        """Return inputs with the bytes of each remote file in place of its path.
 
-        Args:
-            values: The inputs.
-
-        Returns:
-            List of the inputs, with the bytes of each remote file in place of its path,
-            or a `Failure` if it cannot be read.
+        A file that cannot be read is a `Failure`.
         """
         if not any(map(self._is_remote, values)):
             return values
@@ -152,9 +143,8 @@ class ModelBatch:
             return list(pool.map(self._content, values))
 
     def _is_remote(self, value):
-        return isinstance(value, str) and (
-            self.filesystem is not None or "://" in value
-        )
+        may_be = self.filesystem is not None or "://" in str(value)
+        return isinstance(value, str) and may_be
 
     def _content(self, value):
         if not self._is_remote(value):

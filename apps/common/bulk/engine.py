@@ -56,11 +56,7 @@ def cluster(address=None):
 
 
 def run(inputs, model_batch, parts, *, config, arguments, progress=None):
-    """Process all inputs that have no results yet.
-
-    Returns:
-        The `Totals`.
-    """
+    """Process all inputs that have no results yet, and return the `Totals`."""
     with cluster(config.address) as ray:
         context = require("ray.data").DataContext.get_current()
         context.enable_progress_bars = False
@@ -167,16 +163,9 @@ def run_command(
 ):
     """Run a bulk inference, print its totals, and return the exit code.
 
-    Args:
-        program: Name of the program.
-        inputs: As for `run`.
-        model_batch: Subclass of `ModelBatch`.
-        config: The options of the command.
-        filesystem: The `pyarrow.fs.FileSystem` of the inputs.
-        describe_input: Function that returns a dict of properties of the input, such as
-            its digest; needed if the ids alone do not identify it. A job is resumed
-            only if they are the same.
-        **options: Further arguments of `model_batch`.
+    `describe_input` returns a dict of properties of the input, such as its digest. It
+    is needed if the ids alone do not identify the input: a job is resumed only if they
+    are the same. `**options` are further arguments of the `model_batch`.
     """
     require("ray.data")
     bulk, runtime = config.bulk, config.runtime
@@ -205,14 +194,8 @@ def run_command(
         recorded |= describe_input()
     with parts.locked(), progress_bar(unit="row") as bar:
         parts.begin(recorded)
-        totals = run(
-            inputs,
-            model_batch,
-            parts,
-            config=bulk,
-            arguments=arguments,
-            progress=bar.update,
-        )
+        options = {"config": bulk, "arguments": arguments, "progress": bar.update}
+        totals = run(inputs, model_batch, parts, **options)
     print(
         f"{program}: wrote {totals.rows:,} rows to {parts.name}, {totals.errors:,} of "
         f"them with an error; {totals.earlier:,} rows were written by earlier runs",

@@ -137,9 +137,7 @@ def _from_files(paths, read, finished):
     table = pa.table({"path": pa.array(paths, pa.string())})
     blocks = [table.slice(i, 1) for i in range(len(table))]
     return data.from_arrow(blocks).map_batches(
-        functools.partial(
-            _rows_of_files, read=read, finished=_in_object_store(finished)
-        ),
+        functools.partial(_rows_of_files, read=read, finished=_stored(finished)),
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=IO_CPUS,
@@ -169,17 +167,12 @@ def from_lines(filesystem, path, finished):
     """
     pa, data = require("pyarrow"), require("ray.data")
     starts = list(_starts(filesystem, path))
-    table = pa.Table.from_pylist(
-        starts, pa.schema([("number", pa.int64()), ("start", pa.int64())])
-    )
+    schema = pa.schema([("number", pa.int64()), ("start", pa.int64())])
+    table = pa.Table.from_pylist(starts, schema)
     blocks = [table.slice(i, 1) for i in range(len(table))]
+    read = functools.partial(_lines, filesystem=filesystem, path=path)
     return data.from_arrow(blocks or [table]).map_batches(
-        functools.partial(
-            _lines,
-            filesystem=filesystem,
-            path=path,
-            finished=_in_object_store(finished),
-        ),
+        functools.partial(read, finished=_stored(finished)),
         batch_format="pyarrow",
         num_cpus=IO_CPUS,
     )
@@ -235,7 +228,7 @@ def _buffered(filesystem, path):
     return io.BufferedReader(filesystem.open_input_file(path), 2**20)
 
 
-def _in_object_store(finished):
+def _stored(finished):
     """Put the digests into the object store, once for all tasks of a node."""
     return require("ray").put(finished) if len(finished) else None
 

@@ -158,9 +158,7 @@ class Parts:
     def write(self, batch):
         """Write a part with the rows of a batch, a dict of columns.
 
-        Returns:
-            Dict of two columns with one value each: the number of rows, and of those
-            with an error.
+        Returns a dict of columns of one value: the number of rows, and of errors.
         """
         table = self._table({name: list(batch[name]) for name in self.columns})
         ids = hashlib.blake2b(digest_size=DIGEST)
@@ -178,22 +176,17 @@ class Parts:
     def _names(self):
         fs = require("pyarrow.fs")
         files = self.filesystem.get_file_info(fs.FileSelector(self.folder))
-        return sorted(
-            file.base_name
-            for file in files
-            if file.base_name.startswith("part-")
-            and file.base_name.endswith(self.suffix)
-        )
+        names = sorted(file.base_name for file in files)
+        return [x for x in names if x.startswith("part-") and x.endswith(self.suffix)]
 
     def _table(self, columns):
         pa = require("pyarrow")
         # NaN becomes null, since JSON has no NaN.
-        return pa.table(
-            {
-                name: pa.array(columns[name], _type(kind), from_pandas=True)
-                for name, kind in self.columns.items()
-            }
-        )
+        kinds = self.columns.items()
+        arrays = [
+            pa.array(columns[x], _type(kind), from_pandas=True) for x, kind in kinds
+        ]
+        return pa.table(arrays, names=list(self.columns))
 
     def _read(self, name):
         """Return the table of a part."""
@@ -239,12 +232,8 @@ class Parts:
 
 def digests(ids):
     """Return an array of the digests of ids, each of `DIGEST` bytes."""
-    found = [
-        hashlib.blake2b(
-            str(x).encode("utf-8", "surrogateescape"), digest_size=DIGEST
-        ).digest()
-        for x in ids
-    ]
+    names = (str(x).encode("utf-8", "surrogateescape") for x in ids)
+    found = [hashlib.blake2b(name, digest_size=DIGEST).digest() for name in names]
     return np.array(found, f"S{DIGEST}")
 
 

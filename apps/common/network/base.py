@@ -106,8 +106,7 @@ class DecoderNetwork(keras.Model):
     def step(self, token_ids, state, memory, **options):
         """Run one step of a search; see `keras_attention.beam_search`.
 
-        Returns:
-            Log-probabilities `(B, K, N)`, the state, and the attention `(B, K, S)`.
+        Returns log-probabilities `(B, K, N)`, the state, and attention `(B, K, S)`.
         """
         raise NotImplementedError
 
@@ -230,14 +229,11 @@ class DeepOutput(keras.layers.Layer):
         self.is_maxout = kind == "maxout"
         width = 2 * units if self.is_maxout else units
         self.from_state = keras.layers.Dense(width, name="from_state")
-        self.from_context = keras.layers.Dense(
-            width, use_bias=False, name="from_context"
-        )
-        self.from_word = (
-            keras.layers.Dense(width, use_bias=False, name="from_word")
-            if self.is_maxout
-            else keras.layers.Identity()
-        )
+        unbiased = functools.partial(keras.layers.Dense, width, use_bias=False)
+        self.from_context = unbiased(name="from_context")
+        self.from_word = keras.layers.Identity()
+        if self.is_maxout:
+            self.from_word = unbiased(name="from_word")
         self.dropout = keras.layers.Dropout(dropout)
 
     def build(self, embedded_shape, state_shape, context_shape):
@@ -247,11 +243,8 @@ class DeepOutput(keras.layers.Layer):
         self.built = True
 
     def call(self, embedded, state, context, training=None):
-        hidden = (
-            self.from_word(embedded)
-            + self.from_state(state)
-            + self.from_context(context)
-        )
+        hidden = self.from_word(embedded) + self.from_state(state)
+        hidden = hidden + self.from_context(context)
         if self.is_maxout:
             pairs = ops.reshape(hidden, (*ops.shape(hidden)[:-1], self.units, 2))
             hidden = ops.max(pairs, axis=-1)

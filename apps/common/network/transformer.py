@@ -12,15 +12,9 @@ from keras_attention import SelfAttention
 
 
 def embed(embedding, positions, token_ids):
-    """Return token embeddings, scaled by the square root of E, with their positions.
+    """Return embeddings of token ids `(..., T)`, scaled, with their positions.
 
-    Args:
-        embedding: The embedding layer.
-        positions: The `PositionEncoding`.
-        token_ids: `(..., T)`.
-
-    Returns:
-        `(..., T, E)`.
+    They are `(..., T, E)`, scaled by the square root of E.
     """
     return positions(embedding(token_ids) * embedding.output_dim**0.5)
 
@@ -34,11 +28,8 @@ def position_table(embedding, positions, max_length):
 def embed_step(embedding, table, token_ids, cache):
     """Return what `embed` returns for one step of a search, `(B, K, E)`.
 
-    Args:
-        embedding: The embedding layer.
-        table: Result of `position_table`.
-        token_ids: The last tokens, `(B, K)`.
-        cache: Cache of a `TransformerDecoder`.
+    `token_ids` are the last tokens, `(B, K)`; `table` and `cache` those of
+    `position_table` and of a `TransformerDecoder`.
     """
     encodings = ops.take(table, _lengths(cache), axis=0)
     return embedding(token_ids) * embedding.output_dim**0.5 + encodings
@@ -168,16 +159,10 @@ class DecoderLayer(TransformerLayer):
         return self._sublayers(x, self.self_attention, memory, return_weights, training)
 
     def step(self, x, cache, memory, return_weights):
-        """Run one step of K hypotheses.
+        """Run one step of K hypotheses, `x` of `(B, K, E)`.
 
-        Args:
-            x: `(B, K, E)`.
-            cache: Cache of `B * K` rows.
-            memory: Result of `source_attention.memory`, of B rows.
-            return_weights: Whether to return the weights, too.
-
-        Returns:
-            `x`, the cache, and the mean weights of all heads `(B, K, S)` or `None`.
+        The cache has `B * K` rows, the memory of `source_attention` has B. Returns `x`,
+        the cache, and the mean weights of all heads `(B, K, S)` or `None`.
         """
 
         def attend_to_prefix(x):
@@ -291,15 +276,10 @@ class TransformerDecoder(keras.layers.Layer):
         return {"length": lengths[0], "layers": caches}
 
     def step(self, x, cache, memory):
-        """Run one step of K hypotheses.
+        """Run one step of K hypotheses, the embedded tokens `(B, K, E)`.
 
-        Args:
-            x: The embedded tokens `(B, K, E)`.
-            cache: Cache of all layers, tensors `(B, K, ...)`.
-            memory: Result of `memory`, of B rows.
-
-        Returns:
-            Outputs `(B, K, E)`, the cache, and the weights `(B, K, S)`.
+        The cache of all layers has tensors `(B, K, ...)`. Returns outputs `(B, K, E)`,
+        the cache, and the weights `(B, K, S)`.
         """
         hypotheses = ops.shape(x)[:2]
         rows = tree.map_structure(
