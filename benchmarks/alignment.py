@@ -38,7 +38,6 @@ KINDS = {
 SMALL = {
     "vocabulary-size": 720,
     "batch-tokens": 1000,
-    "schedule": "cosine",
     "ema-momentum": 0.99,
     "average": 0,
     "model.dropout": 0.1,

@@ -84,7 +84,7 @@ def test_the_stages_of_a_caption_are_timed():
         ("decoder step", (24, 7, 18)),
         ("decoder, 4 steps", (180, 13, 120)),
         ("captioner caption PHOTO", (5_000, 14, 80)),
-        ("nmt translate SENTENCE", (100_000, 14, 90)),
+        ("nmt translate SENTENCE", (100_000, 12, 80)),
     ],
 )
 def test_few_functions_are_between_a_call_and_its_equation(name, most):

@@ -8,6 +8,7 @@ import tyro
 from keras_attention_apps.common.options import (
     MAX_LENGTH,
     MAX_UNITS,
+    BatchSize,
     BeamConfig,
     BeamSize,
     BulkConfig,
@@ -20,7 +21,6 @@ from keras_attention_apps.common.options import (
     LengthPenalty,
     LogProbability,
     ModelName,
-    Momentum,
     Natural,
     NonNegative,
     Positive,
@@ -29,11 +29,10 @@ from keras_attention_apps.common.options import (
     Rare,
     ReadingConfig,
     RuntimeConfig,
-    SearchConfig,
+    SearchOptions,
     ServerConfig,
     TrainingOptions,
     Units,
-    Weight,
 )
 from tyro.conf import Positional
 
@@ -48,12 +47,20 @@ MaxLength = Annotated[int, Range(2, MAX_LENGTH)]
 
 @dataclasses.dataclass(frozen=True)
 class CaptionBeamConfig(BeamConfig):
-    """Options of the beam search."""
+    """All options of the beam search; see `CaptionSearchOptions`."""
 
-    #: Length penalty: hypotheses are ranked by log-probability / length ** penalty.
     length_penalty: LengthPenalty = 0.7
-    #: N-gram blocking: no caption repeats an n-gram of this length (0 disables it).
     no_repeat_ngrams: Natural = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionSearchOptions(SearchOptions):
+    """Options of the beam search. A LiteRT file has its own, which are fixed."""
+
+    complete_type = CaptionBeamConfig
+
+    #: N-gram blocking: no caption repeats an n-gram of this length (0 disables it).
+    no_repeat_ngrams: Rare[Natural | None] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,10 +155,6 @@ class CaptionTrainingOptions:
     data: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction]
     #: Output folder for the best model, the checkpoints and the report (report.html).
     output: Path
-    #: Weights of the data sets, one number each: how often an epoch goes through a data
-    #: set. With 2, twice; with 0.5, through another random half of it in every epoch.
-    #: By default 1 each.
-    data_weights: Rare[tuple[Weight, ...]] = ()
     model: ModelConfig = ModelConfig()
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
     #: CNN included, and its vocabulary, to which new words are added. Of the options of
@@ -168,9 +171,6 @@ class CaptionTrainingOptions:
     #: Minimum count of a word in the training captions to be in the vocabulary. If it
     #: is omitted, captioner train uses 5, or 1 for fewer than 5,000 captions.
     min_count: Rare[Positive | None] = None
-    #: Pretrained word vectors, as the initial embeddings: a text file of GloVe,
-    #: word2vec or fastText. Their dimension must equal --model.embedding-units.
-    embeddings: Rare[Path | None] = None
     #: Distillation: files with captions that other models gave the training images,
     #: from captioner caption IMAGES --n-best 5 --output FILE. For each image, training
     #: also uses the three with the highest CIDEr-D against the captions of the data.
@@ -178,7 +178,7 @@ class CaptionTrainingOptions:
     teacher_captions: Rare[tuple[Path, ...]] = ()
     #: Captions per image in a batch. If an image has more, every epoch draws a random
     #: subset. In self-critical training, the number of captions that are sampled for
-    #: each image, at least 2 if --self-critical-baseline is samples.
+    #: each image, at least 2.
     captions_per_image: Rare[Positive] = 5
     #: Batch size, in images. By default 16; without a preset, a hundredth of the
     #: images, rounded up, if that is less.
@@ -208,9 +208,6 @@ class CaptionTrainingOptions:
     self_critical_epochs: Natural | None = None
     #: Peak learning rate of self-critical training.
     self_critical_learning_rate: Rare[NonNegative] = 5e-5
-    #: Baseline of the reward. samples: the mean reward of the other samples of the
-    #: image. greedy: the reward of the caption of greedy search.
-    self_critical_baseline: Rare[Literal["samples", "greedy"]] = "samples"
     #: Weight of BLEU-4 (0 to 1) in the reward, in addition to CIDEr-D (0 to 10).
     self_critical_bleu: Rare[NonNegative] = 0.0
     #: Weight of the doubly stochastic penalty (lambda), which encourages equal
@@ -224,10 +221,6 @@ class CaptionTrainingOptions:
     #: Weight of the entropy bonus of hard attention (lambda_e), which keeps it from
     #: settling on one region too early.
     entropy_weight: Rare[NonNegative] = 0.002
-    #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
-    #: If it is omitted, captioner train averages over two epochs, but at most 500
-    #: steps.
-    ema_momentum: Rare[Momentum | None] = None
     #: Validation metric that selects the best epoch.
     validation_metric: Rare[Literal["bleu-4", "cider"]] = "cider"
     #: Beam width in validation.
@@ -315,15 +308,6 @@ class ChosenModel:
 
 
 @dataclasses.dataclass(frozen=True)
-class CaptionSearchConfig(SearchConfig):
-    """Options of the beam search, and the batch size."""
-
-    #: N-gram blocking: no caption repeats an n-gram of this length (0 disables it). By
-    #: default 3, or that of a LiteRT file.
-    no_repeat_ngrams: Rare[Natural | None] = None
-
-
-@dataclasses.dataclass(frozen=True)
 class MetadataConfig:
     """Captions inside of JPEG, PNG, WebP and TIFF files."""
 
@@ -400,7 +384,9 @@ class CaptionConfig:
     #: Run the model on Keras and compile the search with XLA, which takes some seconds
     #: and makes the search faster.
     jit_compile: Rare[bool] = False
-    search: Flags[CaptionSearchConfig] = CaptionSearchConfig()
+    #: Batch size.
+    batch_size: BatchSize = 64
+    search: Flags[CaptionSearchOptions] = CaptionSearchOptions()
     bulk: Flags[BulkConfig] = BulkConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
 
@@ -433,7 +419,9 @@ class EvaluateConfig:
     max_unreadable: Fraction = 0.01
     #: Write the captions to this file in COCO's results format.
     output: Path | None = None
-    search: Flags[CaptionSearchConfig] = CaptionSearchConfig()
+    #: Batch size.
+    batch_size: BatchSize = 64
+    search: Flags[CaptionSearchOptions] = CaptionSearchOptions()
     reading: Flags[ReadingConfig] = ReadingConfig()
 
 
@@ -471,7 +459,7 @@ class ExportConfig(ExportOptions):
     """
 
     model: Flags[ChosenModel] = ChosenModel()
-    search: Flags[CaptionBeamConfig] = CaptionBeamConfig()
+    search: Flags[CaptionSearchOptions] = CaptionSearchOptions()
     reading: Flags[ReadingConfig] = ReadingConfig()
 
 

@@ -66,7 +66,7 @@ def export_task(config, model, inputs, load, write_lite, write_saved_model):
     # An older LiteRT file in the folder of the model may be replaced.
     Inputs(*(path for path in inputs if not is_litert(path))).check(config.output)
     task = load()
-    search = dataclasses.asdict(config.search)
+    search = config.search.complete
     if to_litert:
         write_lite(
             task,

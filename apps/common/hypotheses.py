@@ -162,7 +162,7 @@ class Calibration:
 
     def is_unsure(self, output):
         """Return whether the model is unsure of an output."""
-        return round(output.mean_log_probability, DIGITS) < self.limit
+        return self.limit > round(output.mean_log_probability, DIGITS)
 
     def share_unsure(self, outputs):
         """Return the share of outputs of which the model is unsure."""

@@ -11,7 +11,7 @@ import math
 import types
 import typing
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import tyro
 from keras_attention_apps.common.errors import UserError
@@ -50,6 +50,7 @@ Momentum = Annotated[float, Range(0, 0.99999)]
 Dropout = Annotated[float, Range(0, 0.99)]
 # Hypotheses kept at each step. A larger one is most likely a mistake.
 BeamSize = Annotated[int, Range(1, 1000)]
+BatchSize = Annotated[int, Range(1, 1_000_000)]
 # How often an epoch of a training goes through a data set.
 Weight = Annotated[float, Range(0, 1000)]
 # Logarithm of a probability.
@@ -172,16 +173,11 @@ def replaced(model, changes, runtime_options):
 
 @dataclasses.dataclass(frozen=True)
 class BeamConfig:
-    """Options of the beam search."""
+    """All options of the beam search, with their defaults; see `SearchOptions`."""
 
-    #: Beam width: number of hypotheses kept at each step; 1 is greedy search.
     beam_size: BeamSize = 5
-    #: Length penalty: hypotheses are ranked by log-probability / length ** penalty.
     length_penalty: LengthPenalty = 1.0
-    #: Diverse beam search: number of groups, a divisor of the beam width. Each group
-    #: avoids the tokens of the groups before it. 1 is standard beam search.
     beam_groups: Positive = 1
-    #: Diversity penalty of diverse beam search.
     diversity_penalty: NonNegative = 0.5
 
     def __post_init__(self):
@@ -195,6 +191,40 @@ class BeamConfig:
 # Marks an option that --help leaves out, and --help-all shows.
 RARE = object()
 Rare = Annotated[TypeVar("T"), RARE]
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOptions:
+    """Options of the beam search. A LiteRT file has its own, which are fixed.
+
+    `None` stands for the default of `complete_type`, a `BeamConfig`.
+    """
+
+    complete_type: ClassVar = BeamConfig
+
+    #: Beam width: number of hypotheses kept at each step; 1 is greedy search.
+    beam_size: BeamSize | None = None
+    #: Length penalty: hypotheses are ranked by log-probability / length ** penalty.
+    length_penalty: LengthPenalty | None = None
+    #: Diverse beam search: number of groups, a divisor of the beam width. Each group
+    #: avoids the tokens of the groups before it, so the hypotheses differ more. 1 is
+    #: standard beam search.
+    beam_groups: Rare[Positive | None] = None
+    #: Diversity penalty of diverse beam search.
+    diversity_penalty: Rare[NonNegative | None] = None
+
+    @property
+    def given(self):
+        """Dict of the options that were given."""
+        options = dataclasses.asdict(self)
+        return {name: value for name, value in options.items() if value is not None}
+
+    @property
+    def complete(self):
+        """Dict of all options: those that were given, and the defaults of the rest."""
+        return dataclasses.asdict(self.complete_type(**self.given))
+
+
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 SamplingSchedule = Literal["constant", "linear", "inverse-sigmoid"]
 ModelName = Annotated[str, tyro.conf.arg(name="model", aliases=["--preset"])]
@@ -233,14 +263,21 @@ def _shown_options(commands, everything):
     The annotations of the dataclasses, which describe the help, change in the context.
     """
     changed = []
-    for kind in _dataclasses(commands):
+    kinds = _dataclasses(commands)
+    searches = [x for x in kinds if issubclass(x, SearchOptions)]
+    # That of the program: it has all fields.
+    search = max(searches, key=lambda x: len(dataclasses.fields(x)), default=None)
+    defaults = search().complete if search else {}
+    for kind in kinds:
         hints = vars(kind).get("__annotations__", {})
         for name, hint in hints.items():
             known = getattr(hint, "__metadata__", ())
             marks = [tyro.conf.Suppress] if RARE in known and not everything else []
             has_arg = any(type(x).__name__ == "_ArgConfig" for x in known)
             if getattr(kind, name, ...) is None and not has_arg:
-                marks.append(tyro.conf.arg(help_behavior_hint=""))
+                shown = defaults.get(name) if issubclass(kind, SearchOptions) else None
+                default = "" if shown is None else f"(default: {shown})"
+                marks.append(tyro.conf.arg(help_behavior_hint=default))
             if marks:
                 changed.append((hints, name, hint))
                 hints[name] = Annotated[(hint, *marks)]
@@ -365,6 +402,17 @@ class TrainingOptions:
 
     resumes = True
 
+    #: Weights of the data sets, one number for each --data: how often an epoch goes
+    #: through the data set. 2 is twice, 0.5 another random half in every epoch. 1 each
+    #: by default.
+    data_weights: Rare[tuple[Weight, ...]] = ()
+    #: Text file of pretrained word vectors (GloVe, word2vec, fastText), the initial
+    #: embeddings. They must have the dimension of --model.embedding-units.
+    embeddings: Rare[Path | None] = None
+    #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
+    #: By default it averages over two epochs, but at most 500 steps in captioner and
+    #: 1,000 in nmt. In the self-critical training of nmt it is at most 0.98.
+    ema_momentum: Rare[Momentum | None] = None
     #: Softmax temperature for sampling in self-critical training. Below 1, samples are
     #: closer to the beam-search result.
     self_critical_temperature: Rare[Annotated[float, Range(0.1, 10)]] = 0.5
@@ -407,34 +455,6 @@ class AverageConfig:
     #: Folders of the models, at least one.
     models: Positional[tuple[Path, ...]]
     reading: Flags[ReadingConfig] = ReadingConfig()
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchConfig:
-    """Options of the beam search, and the batch size."""
-
-    #: Beam width: number of hypotheses kept at each step; 1 is greedy search. By
-    #: default 5, or that of a LiteRT file.
-    beam_size: BeamSize | None = None
-    #: Length penalty: hypotheses are ranked by log-probability / length ** penalty. By
-    #: default 0.7 for captions and 1 for translations, or that of a LiteRT file.
-    length_penalty: LengthPenalty | None = None
-    #: Diverse beam search: number of groups, a divisor of the beam width. Each group
-    #: avoids the tokens of the groups before it, so the hypotheses differ more. By
-    #: default 1, or that of a LiteRT file.
-    beam_groups: Rare[Positive | None] = None
-    #: Diversity penalty of diverse beam search. By default 0.5, or that of a LiteRT
-    #: file.
-    diversity_penalty: Rare[NonNegative | None] = None
-    #: Batch size.
-    batch_size: Annotated[int, Range(1, 1_000_000)] = 64
-
-    @property
-    def beam(self):
-        """Dict of the options of the beam search that were given."""
-        given = dataclasses.asdict(self)
-        given.pop("batch_size")
-        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -521,7 +541,7 @@ class CalibrationOptions:
     #: Purpose of the model in one line, which --help and the web interface show.
     purpose: str | None = None
     #: Batch size.
-    batch_size: Annotated[int, Range(1, 1_000_000)] = 64
+    batch_size: BatchSize = 64
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
 

@@ -66,11 +66,7 @@ def _sentence(value):
 
 
 def translate_bulk(config):
-    """Translate sentences with Ray Data as a `TranslateConfig` describes it.
-
-    Returns:
-        The exit code: 2 if a sentence could not be read.
-    """
+    """Translate sentences with Ray Data; the exit code is 2 if one cannot be read."""
     if config.sentences:
         raise UserError(
             "sentences as arguments cannot be used with --engine ray: give --input"

@@ -8,6 +8,7 @@ import tyro
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.options import (
     MAX_UNITS,
+    BatchSize,
     BeamConfig,
     BeamSize,
     BulkConfig,
@@ -30,7 +31,7 @@ from keras_attention_apps.common.options import (
     Rare,
     ReadingConfig,
     RuntimeConfig,
-    SearchConfig,
+    SearchOptions,
     Seed,
     ServerConfig,
     TrainingOptions,
@@ -68,14 +69,9 @@ class SamplingConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TranslationBeamConfig(BeamConfig):
-    """Options of the beam search."""
+    """All options of the beam search; see `TranslationSearchOptions`."""
 
-    #: Minimum length of a translation relative to its source, in subwords; never more
-    #: than the maximum length of the model.
     min_length_ratio: MinLengthRatio = 0.0
-    #: Maximum length of a translation relative to its source, in subwords. By default a
-    #: translation has about r * (source length + 5) subwords at most; r is the length
-    #: ratio of the model.
     max_length_ratio: LengthRatio | None = None
 
     def __post_init__(self):
@@ -86,6 +82,21 @@ class TranslationBeamConfig(BeamConfig):
                 f"min_length_ratio must be at most max_length_ratio, {largest}. "
                 f"Received: {self.min_length_ratio}"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationSearchOptions(SearchOptions):
+    """Options of the beam search. A LiteRT file has its own, which are fixed."""
+
+    complete_type = TranslationBeamConfig
+
+    #: Minimum length of a translation relative to its source, in subwords; never more
+    #: than the maximum length of the model.
+    min_length_ratio: Rare[MinLengthRatio | None] = None
+    #: Maximum length of a translation relative to its source, in subwords. By default a
+    #: translation has about r * (source length + 5) subwords at most; r is the length
+    #: ratio of the model.
+    max_length_ratio: Rare[LengthRatio | None] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,9 +287,6 @@ class TranslationTrainingOptions:
     #: together. At least one of them needs validation files; the best epoch has the
     #: highest mean of the metric over those that do.
     data: Annotated[tuple[Path, ...], tyro.conf.UseAppendAction] = ()
-    #: Weights of the data sets, one number for each --data: how often an epoch goes
-    #: through the data set. 2 is twice, 0.5 a random half. 1 each by default.
-    data_weights: Rare[tuple[Weight, ...]] = ()
     #: Language pair, with --data: the suffixes of source and target, such as en-de.
     pair: str | None = None
     #: Monolingual text of the target language, one sentence per line, which the model
@@ -308,18 +316,11 @@ class TranslationTrainingOptions:
     #: Vocabulary size: number of subwords, shared by both languages; 8,000 by default.
     #: A preset has its own vocabulary.
     vocabulary_size: Annotated[int, Range(1, 1_000_000)] | None = None
-    #: Text file of word vectors (GloVe, word2vec, fastText), the initial embeddings of
-    #: the subwords that begin a word. They must have the dimension
-    #: of --model.embedding-units.
-    embeddings: Rare[Path | None] = None
     #: Character coverage of the subwords. The other characters are split into bytes.
     #: Use 0.9995 for languages with thousands of characters.
     character_coverage: Rare[Annotated[float, Range(0.98, 1)]] = 1.0
     #: BPE-dropout of the source text: probability that a merge is skipped.
     subword_dropout: Rare[Fraction] = 0.1
-    #: BPE-dropout of the target text. It needs many more epochs, as the model cannot
-    #: predict how a word is split.
-    target_subword_dropout: Rare[Fraction] = 0.0
     #: Batch size: maximum number of tokens on either side, padding included. By default
     #: that of the recipe of the attention.
     batch_tokens: Positive | None = None
@@ -328,23 +329,16 @@ class TranslationTrainingOptions:
     min_steps: Rare[Positive] = 50
     #: Epochs of teacher forcing; by default those of the recipe.
     epochs: Natural | None = None
-    #: Learning-rate schedule after the warm-up; by default that of the recipe.
-    schedule: Rare[Literal["constant", "inverse-square-root", "cosine"] | None] = None
-    #: Peak learning rate of AdamW; by default that of the recipe.
+    #: Peak learning rate of AdamW, which falls to zero after the warm-up (cosine); by
+    #: default that of the recipe.
     learning_rate: NonNegative | None = None
     #: Warm-up steps, at most a tenth of all steps; by default those of the recipe.
     warm_up: Rare[Natural | None] = None
     #: beta_2 of AdamW; by default that of the recipe.
     beta_2: Rare[Momentum | None] = None
-    #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
-    #: By default it averages over two epochs, but at most 1,000 steps. In self-critical
-    #: training it is at most 0.98.
-    ema_momentum: Rare[Momentum | None] = None
-    #: Checkpoint averaging: number of epochs whose weights are averaged after the first
-    #: phase (0 disables it). The average is kept if no epoch is better.
+    #: Checkpoint averaging: number of best epochs whose weights are averaged after the
+    #: first phase (0 disables it). The average is kept if no epoch is better.
     average: Rare[Natural] = 10
-    #: Whether the best or the last epochs are averaged.
-    average_of: Rare[Literal["best", "last"]] = "best"
     #: Epochs of self-critical training, with BLEU plus chrF2 as reward.
     self_critical_epochs: Natural = 0
     #: Peak learning rate of self-critical training.
@@ -389,7 +383,6 @@ _RECIPE = {
     "dropout": 0.2,
     "batch_tokens": 2000,
     "epochs": 24,
-    "schedule": "cosine",
     "learning_rate": 3e-3,
     "warm_up": 800,
     "beta_2": 0.98,
@@ -439,19 +432,6 @@ class ChosenModel:
     def options(self):
         """Options of the model, as arguments of `Translator.from_preset`."""
         return {"precision": self.precision}
-
-
-@dataclasses.dataclass(frozen=True)
-class TranslationSearchConfig(SearchConfig):
-    """Options of the beam search, and the batch size."""
-
-    #: Minimum length of a translation relative to its source, in subwords. By
-    #: default 0, or that of a LiteRT file.
-    min_length_ratio: Rare[MinLengthRatio | None] = None
-    #: Maximum length of a translation relative to its source, in subwords. By default
-    #: that of a LiteRT file; otherwise a translation has at most about r * (source
-    #: length + 5) subwords, where r is the length ratio of the model.
-    max_length_ratio: Rare[LengthRatio | None] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -520,7 +500,9 @@ class TranslateConfig:
     #: for each of a few sentence lengths, and makes the search up to 5.6 times as fast.
     #: It pays off for many thousand sentences, and for a long-running process.
     jit_compile: Rare[bool] = False
-    search: Flags[TranslationSearchConfig] = TranslationSearchConfig()
+    #: Batch size.
+    batch_size: BatchSize = 64
+    search: Flags[TranslationSearchOptions] = TranslationSearchOptions()
     sampling: Flags[SamplingConfig] = SamplingConfig()
     bulk: Flags[BulkConfig] = BulkConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
@@ -566,7 +548,9 @@ class EvaluateConfig:
     #: Translate a line of several sentences sentence by sentence. Without it, models
     #: are comparable with those that read a line as a whole.
     split_sentences: bool = False
-    search: Flags[TranslationSearchConfig] = TranslationSearchConfig()
+    #: Batch size.
+    batch_size: BatchSize = 64
+    search: Flags[TranslationSearchOptions] = TranslationSearchOptions()
     reading: Flags[ReadingConfig] = ReadingConfig()
 
 
@@ -605,7 +589,7 @@ class ExportConfig(ExportOptions):
     """
 
     model: Flags[ChosenModel] = ChosenModel()
-    search: Flags[TranslationBeamConfig] = TranslationBeamConfig()
+    search: Flags[TranslationSearchOptions] = TranslationSearchOptions()
     reading: Flags[ReadingConfig] = ReadingConfig()
 
 

@@ -226,10 +226,8 @@ class Translator(BaseTranslator, Task):
     def max_search_length(self, columns, search, phrases=()):
         """Return the maximum length of a batch of translations.
 
-        Args:
-            columns: Number of tokens of the longest sentence.
-            search: Options of the beam search.
-            phrases: For each sentence, the phrases that its translations contain.
+        `columns` is the number of tokens of the longest sentence, `phrases` has for
+        each sentence those that its translations contain.
         """
         longest = self.max_target_length(columns, search.get("max_length_ratio"))
         shortest = self._min_target_length(columns, search.get("min_length_ratio", 0.0))

@@ -127,11 +127,7 @@ class _Run:
         ]
 
     def translated(self, translations):
-        """Return the events of the translation.
-
-        Args:
-            translations: Dict from sentences to their `Translation`s.
-        """
+        """Return the events of the translation, from those of the sentences, a dict."""
         sources, texts, words, blocks = [], [], [], []
         place = 0
         for sentence in self.sentences:
@@ -628,12 +624,8 @@ def translate_subtitles(translator, text, **options):
     All lines but those of the text stay as they are: numbers, times, settings, notes
     and styles. A sentence that goes through several subtitles is translated as a whole,
     and divided where the attention aligns the division. Lines are broken evenly, with
-    at most 42 characters in two lines, or as many as the source has.
-
-    Args:
-        translator: The `Translator`.
-        text: String.
-        **options: Options of `translate_each`.
+    at most 42 characters in two lines, or as many as the source has. The options are
+    those of `translate_each`.
     """
     lines = text.split("\n")
     texts = [_Lines(lines, *place) for place in _places_of_texts(lines)]

@@ -317,62 +317,25 @@ class Subwords(StoredTokenizer):
         return clean(self._processor.decode(tokens)).replace(" ", "")
 
 
-# Fields of a SentencePiece model with the options of a normalisation, before texts are
-# tokenized and after, and the field of its table in them.
-_NORMALIZATIONS = (3, 5)
-
-_TABLE = 2
-
-_VARINT = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
-
-
 def _check_tables(model):
     """Raise a `UserError` if a SentencePiece model has a table of a normalisation.
 
     SentencePiece reads memory outside of a crafted table. `train` makes models without
     one, since `clean` normalises texts.
     """
+    from google.protobuf.message import DecodeError
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
     try:
-        options = [x for number, x in _fields(model) if number in _NORMALIZATIONS]
-        fields = [field for part in options for field in _fields(part)]
-    except ValueError as error:
+        found = ModelProto.FromString(model)
+    except DecodeError as error:
         raise UserError(f"not a SentencePiece model: {error}") from error
-    if any(number == _TABLE and content for number, content in fields):
+    options = found.normalizer_spec, found.denormalizer_spec
+    if any(x.precompiled_charsmap for x in options):
         raise UserError(
             "expected a SentencePiece model without a table of a normalisation, such "
             "as one that was trained with normalization_rule_name=identity"
         )
-
-
-def _fields(message):
-    """Yield the number and the content of each field of a message in Protocol Buffers.
-
-    The content of a number is `b""`.
-    """
-    place = 0
-    while place < len(message):
-        key, place = _integer(message, place)
-        number, kind = divmod(key, 8)
-        if kind == 0:
-            size, (_, place) = 0, _integer(message, place)
-        elif kind == 2:
-            size, place = _integer(message, place)
-        else:
-            size = {1: 8, 5: 4}.get(kind, -1)
-        end = place + size
-        if size < 0 or end > len(message) or key >= 2**32:
-            raise ValueError("a field is damaged")
-        yield number, message[place:end]
-        place = end
-
-
-def _integer(message, place):
-    """Return the integer of seven bits a byte at a place, and the place after it."""
-    digits = _VARINT.match(message, place)
-    if digits is None:
-        raise ValueError("a number is damaged")
-    value = sum((byte & 127) << 7 * n for n, byte in enumerate(digits[0]))
-    return value, digits.end()
 
 
 def _cut(sentences):

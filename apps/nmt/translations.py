@@ -404,9 +404,7 @@ class BaseTranslator:
     def _spans(self, source, hypothesis):
         """Return the tokens of a hypothesis that translate the source of each phrase.
 
-        Returns:
-            For each phrase, their begin and end, without punctuation around them; two
-            zeros if there are none.
+        They are a begin and an end, without punctuation around them, or two zeros.
         """
         token_ids, origins, weights = self._expanded(source, hypothesis)
         _, places = self.tokenizer.words(token_ids)
@@ -433,12 +431,10 @@ class BaseTranslator:
         return byte >= 128 or chr(byte).isalnum()
 
     def _expanded(self, source, hypothesis):
-        """Return the subwords of a hypothesis, without extended ids.
+        """Return the token ids of a hypothesis, without extended ids.
 
-        Returns:
-            token_ids: Their token ids.
-            origins: For each of them, the index of the token from which it comes.
-            weights: Its attention weights.
+        For each of them also the index of the token from which it comes, and its
+        attention weights.
         """
         token_ids, weights = hypothesis.token_ids, hypothesis.weights
         origins = range(len(token_ids))
@@ -502,10 +498,7 @@ class BaseTranslator:
     def max_target_length(self, length, max_length_ratio=None):
         """Return the maximum number of tokens for a source of `length` tokens.
 
-        Args:
-            length: Number of tokens, END included.
-            max_length_ratio: Option of the beam search; that of the model, which is
-                generous, if `None`.
+        Both include END. Without a `max_length_ratio`, that of the model applies.
         """
         if max_length_ratio is not None:
             # END is no subword.
@@ -521,8 +514,8 @@ class BaseTranslator:
         return min(rounded, self.max_length)
 
     def _translation(self, source, hypothesis):
-        source_words, source_places = self.tokenizer.words(source.token_ids)
         token_ids, origins, weights = self._expanded(source, hypothesis)
+        source_words, source_places = self.tokenizer.words(source.token_ids)
         words, places = self.tokenizer.words(token_ids)
         # A word that was copied is one subword.
         subwords = [""] * len(hypothesis.token_ids)

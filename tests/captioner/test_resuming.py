@@ -11,12 +11,6 @@ from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.captioner.training import train
-from keras_attention_apps.common.models import (
-    DIGEST_KEY,
-    FILE_DIGESTS_KEY,
-    write_sealed,
-)
-from keras_attention_apps.common.training.checkpoints import PREVIOUS, PROGRESS
 from keras_attention_apps.common.training.runner import SaveEveryEpoch
 from programs import begin_training
 
@@ -52,32 +46,6 @@ def test_a_preset_may_move_but_not_change(
     assert main(run(moved)) == 2
     err = capsys.readouterr().err
     assert "another training: from_preset's vocabulary was 'digest " in err
-
-
-def test_without_digests_the_path_of_the_preset_must_be_the_same(
-    squares, captioner, tmp_path, capsys, begin
-):
-    def run(preset):
-        changes = {"from-preset": preset, "self-critical-epochs": 0}
-        return command(squares, tmp_path / "run", sizes={}, **changes)
-
-    base, other = (tmp_path / x / "base" for x in ("first", "second"))
-    captioner.save(base)
-    words = Vocabulary(captioner.tokenizer.words[:3:-1])
-    Captioner(captioner.config, words, captioner.network).save(other)
-    begin(run(base))
-    for name in (PROGRESS, PREVIOUS):
-        path = tmp_path / "run" / "checkpoints" / name
-        content = json.loads(path.read_text())
-        files = [content["weights"]] if content["weights"] else []
-        kept = {k: v for k, v in content["config"].items() if "preset's" not in k}
-        del content[DIGEST_KEY], content[FILE_DIGESTS_KEY]
-        write_sealed(path, {**content, "config": kept}, files=files)
-
-    begin(run(base))
-    capsys.readouterr()
-    assert main(run(other)) == 2
-    assert "another training: from_preset was" in capsys.readouterr().err
 
 
 def test_a_file_of_weights_may_move_but_not_change(squares, tmp_path, capsys, begin):
@@ -185,7 +153,5 @@ def test_a_caption_needs_others_for_the_mean_baseline(squares, tmp_path, capsys,
     changes = {"captions-per-image": 1, "cache": tmp_path / "cache"}
     assert main(command(squares, tmp_path / "run", **changes)) == 2
     err = capsys.readouterr().err
-    assert "captions_per_image must be at least 2 with" in err and "Received: 1" in err
+    assert "captions_per_image must be at least 2 in" in err and "Received: 1" in err
     begin(command(squares, tmp_path / "a", **changes, **{"self-critical-epochs": 0}))
-    greedy = {"self-critical-baseline": "greedy"}
-    begin(command(squares, tmp_path / "b", **changes, **greedy))

@@ -266,15 +266,6 @@ def test_a_training_resumes_although_a_file_was_moved(tmp_path, name):
         Checkpoints(tmp_path, {name: "first/other", **DIGESTS})
 
 
-@pytest.mark.parametrize("name", ["from_preset", "backbone_weights"])
-def test_without_digests_a_file_must_not_be_moved(tmp_path, name):
-    Checkpoints(tmp_path, {name: "first/model"}).next_phase()
-
-    assert Checkpoints(tmp_path, {name: "first/model", **DIGESTS}).resumed
-    with pytest.raises(UserError, match=f"{name} was 'first/model', and is now 'seco"):
-        Checkpoints(tmp_path, {name: "second/model", **DIGESTS})
-
-
 @pytest.mark.parametrize(
     "text", ['{"phase": 1', "null", "{}", '{"config": {}, "a": 1}']
 )

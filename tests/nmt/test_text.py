@@ -178,7 +178,7 @@ def test_a_model_has_no_table_of_a_normalisation(subwords, options):
     "end", [b"\x1a", b"\x1a\x05a", b"\x1b", b"\x80" * 11, b"\xff" * 9 + b"\x02\x00"]
 )
 def test_a_model_that_ends_with_a_damaged_field(subwords, end):
-    with pytest.raises(UserError, match=r"not a SentencePiece model: a .* is damaged"):
+    with pytest.raises(UserError, match="not a SentencePiece model: Error parsing"):
         Subwords(subwords.model + end)
 
 

@@ -41,7 +41,7 @@ def caption(config):
     """
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
-    chosen, beam = config.model, config.search.beam
+    chosen, beam = config.model, config.search.given
     if chosen.inference:
         check_inference(chosen)
     check_needs(config.metadata, METADATA_NEEDS)
@@ -82,7 +82,7 @@ def caption(config):
             # The overlay is drawn on the same bytes.
             with_open_files(paths),
             n_best=config.n_best,
-            batch_size=config.search.batch_size,
+            batch_size=config.batch_size,
             **beam,
         )
         for path, (image, captions) in zip(paths, found, strict=True):

@@ -38,14 +38,14 @@ def evaluate(config):
         config.runtime,
         # Scores are those of the Keras model, unless LiteRT is requested.
         count=math.inf,
-        search=config.search.beam,
+        search=config.search.given,
         **chosen.options,
     )
-    search = captioner.search_options(**config.search.beam)
+    search = captioner.search_options(**config.search.given)
     captions = captioner.caption(
         [image.path for image in images],
         maps="probabilities",
-        batch_size=config.search.batch_size,
+        batch_size=config.batch_size,
         **search,
     )
     texts = [caption.text for caption in captions]

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 from keras_attention_apps.captioner.text import SPECIAL, tokenize
-from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import shape_multiple
 from keras_attention_apps.common.training.data_sets import Mixture
 from keras_attention_apps.common.training.self_critical import SelfCritical
@@ -14,18 +13,6 @@ MAX_N = 4
 # Standard deviation of CIDEr-D's Gaussian length penalty.
 SIGMA = 6.0
 _END = SPECIAL[2]
-
-
-def check_samples(config):
-    """Raise a `UserError` if the baseline of self-critical training needs more."""
-    has_others = config.captions_per_image >= 2
-    needs_others = config.self_critical_baseline == "samples"
-    if config.self_critical_epochs != 0 and needs_others and not has_others:
-        raise UserError(
-            "captions_per_image must be at least 2 with the self_critical_baseline "
-            "samples, the mean reward of the other samples; greedy needs 1. "
-            f"Received: {config.captions_per_image}"
-        )
 
 
 class SelfCriticalCaptions(SelfCritical):

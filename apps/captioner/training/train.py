@@ -1,7 +1,6 @@
 """Training in three phases: decoder, fine-tuning, and self-critical training."""
 
 import dataclasses
-import hashlib
 import html
 import os
 from operator import attrgetter, itemgetter
@@ -35,7 +34,6 @@ from keras_attention_apps.captioner.training.self_critical import (
     BleuReward,
     CiderReward,
     SelfCriticalCaptions,
-    check_samples,
 )
 from keras_attention_apps.common.distribution import (
     on_first_host,
@@ -44,7 +42,7 @@ from keras_attention_apps.common.distribution import (
 )
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import Inputs, recover_folder, resolved
-from keras_attention_apps.common.models import BEST
+from keras_attention_apps.common.models import BEST, short_digest
 from keras_attention_apps.common.network.base import shape_multiple
 from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
 from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
@@ -54,6 +52,7 @@ from keras_attention_apps.common.training.data_sets import (
     combined_scores,
     formatted_scores,
     names_of,
+    summary_of,
     validation_summary,
 )
 from keras_attention_apps.common.training.embeddings import (
@@ -70,10 +69,10 @@ from keras_attention_apps.common.training.runner import (
     training_options,
 )
 from keras_attention_apps.common.training.schedules import (
-    WarmUp,
     check_sampling,
     ema_momentum,
     start_sampling,
+    warm_up_and_cosine,
 )
 
 # Longer side of an image in the report, in pixels.
@@ -127,7 +126,12 @@ def train(config: TrainConfig):
     check_output(config.output, config.tensorboard, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
     check_epochs(config.epochs, config.fine_tune_epochs, config.self_critical_epochs)
-    check_samples(config)
+    if config.self_critical_epochs != 0 and config.captions_per_image < 2:
+        raise UserError(
+            "captions_per_image must be at least 2 in self-critical training: the "
+            "baseline of a sample is the mean reward of the other samples. "
+            f"Received: {config.captions_per_image}"
+        )
     _check_backbone(config)
     if not is_begun(config.output):
         check_needs(config, TRAINING_NEEDS)
@@ -221,14 +225,14 @@ class _Data:
 
     def __init__(self, config):
         self.training, self.validation, self.parts = [], [], {}
-        sizes, lines = [], []
+        sizes, lines = [], {}
         for name, directory in zip(names_of(config.data), config.data, strict=True):
             training, validation = (
                 readable(read_dataset(directory, split), config.max_unreadable)
                 for split in ("train", "dev")
             )
             count = sum(len(image.captions) for image in training)
-            lines.append(
+            lines[name] = (
                 f"{len(training)} images with {count} captions, "
                 f"{validation_summary(len(validation), 'image')}"
             )
@@ -238,16 +242,16 @@ class _Data:
             self.training += training
             self.validation += validation
         self.mixture = Mixture(sizes, config.data_weights)
-        if len(lines) > 1:
-            lines = [f"{x}: {line}" for x, line in zip(self.parts, lines, strict=True)]
-        self.summary = "; ".join(lines)
+        self.summary = summary_of(lines)
 
     def fingerprint(self, key, *, validation=True):
         """Return a line with a digest of `key(image)` over the images."""
         splits = self.mixture.split(self.training)
         if validation:
             splits += [self.validation[part] for part in self.parts.values()]
-        return fingerprint(key, *splits)
+        counts = " and ".join(str(len(images)) for images in splits)
+        digest = short_digest([[key(image) for image in x] for x in splits])
+        return f"{counts} images, {digest}"
 
 
 def _dependencies(config, start, data):
@@ -411,7 +415,6 @@ class _Phases:
             mixture=self.data.mixture,
             batch_images=config.batch_images,
             samples=config.captions_per_image,
-            baseline=config.self_critical_baseline,
             devices=self.devices,
             seed=config.seed,
         )
@@ -514,13 +517,8 @@ class _Phases:
             batches,
             lambda: self._validate(validation_batches),
             epochs=epochs,
-            schedule=WarmUp(
-                "cosine",
-                learning_rate,
-                min(len(batches), steps // 10),
-                steps,
-                start=learning_rate / 100,
-                first=0,
+            schedule=warm_up_and_cosine(
+                learning_rate, min(len(batches), steps // 10), steps
             ),
             ema_momentum=ema_momentum(momentum, len(batches), MAX_EMA_STEPS),
         )
@@ -587,16 +585,6 @@ def report_phrases(images):
             f"{len(several)} of {len(names)} box names are phrases, the first "
             f"{several[0]!r}: only single words supervise the attention"
         )
-
-
-def fingerprint(key, *splits):
-    """Return a line with a digest of `key(image)` over all images of the splits."""
-    digest = hashlib.blake2b(digest_size=6)
-    for images in splits:
-        for image in images:
-            digest.update(repr(key(image)).encode())
-    counts = " and ".join(str(len(images)) for images in splits)
-    return f"{counts} images, digest {digest.hexdigest()}"
 
 
 class CaptionSamples(Samples):

@@ -46,14 +46,8 @@ CHANGEABLE = (
     "devices.host_index",
     "reading.max_bytes",
 )
-# Options whose files may be moved, but not renamed, and the beginning of the names of
-# their digests. Without digests, as in checkpoints of earlier versions, the paths must
-# be the same; of embeddings, the name alone is compared.
-MOVABLE = {
-    "embeddings": "",
-    "from_preset": "from_preset's ",
-    "backbone_weights": "backbone_weights_file",
-}
+# Options whose files may be moved, but not renamed.
+MOVABLE = ("embeddings", "from_preset", "backbone_weights")
 
 
 @dataclasses.dataclass
@@ -264,7 +258,7 @@ def _damaged(directory, problem):
 
 def _check_config(directory, saved, config):
     for name, before, now in _changes(saved, config):
-        if name in MOVABLE and any(x.startswith(MOVABLE[name]) for x in saved):
+        if name in MOVABLE:
             before, now = _name_of(before), _name_of(now)
         if name not in CHANGEABLE and before != now:
             raise UserError(

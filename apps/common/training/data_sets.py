@@ -127,12 +127,15 @@ def formatted_scores(scores, digits=1):
     )
 
 
+def summary_of(lines):
+    """Join the lines of data sets, a dict, with their names if there are several."""
+    if len(lines) == 1:
+        return "".join(lines.values())
+    return "; ".join(f"{name}: {line}" for name, line in lines.items())
+
+
 def validation_summary(count, noun):
     """Return the number of validation examples of a data set, with a note if too few.
-
-    Args:
-        count: Number of examples.
-        noun: Word for one of them.
 
     >>> validation_summary(11, "image")
     '11 images for validation, which is too few to compare epochs: expected 100 or more'

@@ -43,11 +43,6 @@ def set_embeddings(embeddings, vectors, found):
 
     The vectors are divided by their mean norm: the embeddings are also the output
     layer, whose logits would otherwise be large at first.
-
-    Args:
-        embeddings: The variable `(words, depth)`.
-        vectors: Array `(words, depth)`.
-        found: Boolean array `(words,)`.
     """
     table = np.array(ops.convert_to_numpy(embeddings))
     norms = np.linalg.norm(vectors[found], axis=1)
@@ -56,14 +51,7 @@ def set_embeddings(embeddings, vectors, found):
 
 
 def report_found(path, found, repeated, noun):
-    """Print the share of words that have vectors.
-
-    Args:
-        path: The file of the vectors.
-        found: Boolean array `(words,)`.
-        repeated: Number of repeated lines; see `WordVectors`.
-        noun: Name of the words.
-    """
+    """Print the share of words that have vectors; see `WordVectors`."""
     if not found.any():
         raise UserError(f"{path} has no vector for any of the {len(found):,} {noun}")
     print(

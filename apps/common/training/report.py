@@ -275,7 +275,7 @@ class Report:
         self._write()
 
     def _read(self):
-        """Return the recorded epochs; those of older versions have metrics only."""
+        """Return the recorded epochs; of epochs without a record, only metrics."""
         try:
             epochs = read_json(self._data)
         except (OSError, ValueError):

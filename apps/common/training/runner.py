@@ -80,18 +80,6 @@ class SaveEveryEpoch(keras.callbacks.Callback):
         self.checkpoints.save(self.model, _floats(logs))
 
 
-class ReportEveryEpoch(keras.callbacks.Callback):
-    """Add every epoch to the `Report` of the training. Must follow the validation."""
-
-    def __init__(self, report, phase):
-        super().__init__()
-        self.report = report
-        self.phase = phase
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.report.add_epoch(self.phase, _floats(logs))
-
-
 class ValidateDecoded(keras.callbacks.Callback):
     """Validate decoded output, keep the best model, and stop early.
 
@@ -340,7 +328,11 @@ class Runner:
         callbacks = [
             StopOnInvalidLoss(),
             validation,
-            ReportEveryEpoch(self.report, title),
+            keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda epoch, logs: self.report.add_epoch(
+                    title, _floats(logs)
+                )
+            ),
             SaveEveryEpoch(self.checkpoints),
         ]
         if config.tensorboard:

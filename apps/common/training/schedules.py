@@ -19,48 +19,13 @@ def ema_momentum(chosen, steps_per_epoch, longest):
     return 1 - 1 / max(min(2 * steps_per_epoch, longest), 1)
 
 
-@keras.saving.register_keras_serializable(package="keras_attention_apps")
-class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning-rate schedule: linear warm-up to a peak, then constant or decaying.
-
-    rate[t] = start + (peak - start) t / warm_up                        before
-    rate[t] = peak                                                  (constant)
-    rate[t] = peak * sqrt(warm_up / t)                   (inverse-square-root)
-    rate[t] = peak * (1 + cos(pi (t - warm_up) / (steps - warm_up))) / 2
-                                                                      (cosine)
-    """
-
-    def __init__(self, kind, peak, warm_up, steps, start=0.0, first=1):
-        self.kind = kind
-        self.peak = peak
-        self.warm_up = warm_up
-        self.steps = steps
-        self.start = start
-        self.first = first
-
-    def __call__(self, step):
-        step = ops.cast(step, "float32") + self.first
-        warm_up = float(max(self.warm_up, self.first))
-        # Without warm-up, the first step has the peak rate.
-        progress = ops.minimum(step / warm_up, 1.0) if warm_up else 1.0
-        rising = self.start + (self.peak - self.start) * progress
-        falling = 1.0
-        if self.kind == "inverse-square-root":
-            falling = ops.rsqrt(ops.maximum(step / max(warm_up, 1.0), 1.0))
-        elif self.kind == "cosine":
-            done = (step - warm_up) / max(self.steps - warm_up, 1.0)
-            falling = (1 + ops.cos(np.pi * ops.clip(done, 0.0, 1.0))) / 2
-        return rising * falling
-
-    def get_config(self):
-        return {
-            "kind": self.kind,
-            "peak": self.peak,
-            "warm_up": self.warm_up,
-            "steps": self.steps,
-            "start": self.start,
-            "first": self.first,
-        }
+def warm_up_and_cosine(peak, warm_up, steps):
+    """Return a schedule: linear warm-up to a peak, then a cosine to zero."""
+    decay_steps = max(steps - warm_up, 1)
+    cosine = keras.optimizers.schedules.CosineDecay
+    if not warm_up:
+        return cosine(peak, decay_steps)
+    return cosine(peak / 100, decay_steps, warmup_target=peak, warmup_steps=warm_up)
 
 
 def check_sampling(config):

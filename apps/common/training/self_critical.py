@@ -13,7 +13,7 @@ from keras_attention_apps.common.distribution import (
 from keras_attention_apps.common.network.base import SearchModel, rounded_up
 from keras_attention_apps.common.text import PAD, START
 
-from keras_attention import greedy_search, sample_search
+from keras_attention import sample_search
 
 
 class SelfCritical:
@@ -31,9 +31,8 @@ class SelfCritical:
         network: A compiled Keras model with a `sample_temperature`, which takes token
             ids `(B, K, T + 1)` from START on, and `"advantages"` `(B, K)`.
         sequences: Name of its input of token ids.
-        samples: Samples of each item; at least 2 with the baseline `"samples"`.
-        baseline: `"samples"`, the mean reward of the other samples of the item, or
-            `"greedy"`, the reward of the result of greedy search.
+        samples: Samples of each item, at least 2: the baseline of a sample is the mean
+            reward of the others.
         banned: Token ids that no sample may contain.
         multiple: The rows of a search are padded to a multiple of this, so that a
             backend which compiles for every shape compiles less often.
@@ -41,12 +40,9 @@ class SelfCritical:
             Rows of padding have no tokens, and do not count in the loss.
         seed: Seed of the order and the samples.
 
-    Raises:
-        ValueError: If `baseline` is neither, or there are too few samples for it.
-
     Reference:
-        [Rennie et al., 2017](https://arxiv.org/abs/1612.00563), whose baseline is
-        greedy; the other one as in [Luo, 2020](https://arxiv.org/abs/2003.09971).
+        [Rennie et al., 2017](https://arxiv.org/abs/1612.00563), with the baseline of
+        [Luo, 2020](https://arxiv.org/abs/2003.09971).
     """
 
     def __init__(
@@ -55,25 +51,15 @@ class SelfCritical:
         sequences,
         *,
         samples,
-        baseline="samples",
         banned=(),
         multiple=1,
         devices=1,
         seed,
     ):
-        if baseline not in ("samples", "greedy"):
-            raise ValueError(
-                f"baseline must be 'samples' or 'greedy'. Received: {baseline!r}"
-            )
-        least = 2 if baseline == "samples" else 1
-        if samples < least:
-            raise ValueError(
-                f"samples must be at least {least} with baseline={baseline!r}. "
-                f"Received: {samples}"
-            )
+        if samples < 2:
+            raise ValueError(f"samples must be at least 2. Received: {samples}")
         self.network = network
         self.sequences = sequences
-        self.baseline = baseline
         self.multiple = multiple
         self.devices = devices
         self.seed = seed
@@ -97,11 +83,9 @@ class SelfCritical:
         raise NotImplementedError
 
     def inputs(self, items, random):
-        """Return the network's inputs for these items, a dict of arrays `(B, ...)`.
+        """Return the network's inputs for the items of a step, a dict of arrays.
 
-        Args:
-            items: Items of one step.
-            random: The `numpy.random.Generator` of the step.
+        `random` is the `numpy.random.Generator` of the step.
         """
         raise NotImplementedError
 
@@ -157,10 +141,16 @@ class SelfCritical:
         self._generator.state.assign([self.seed, step])
         random = np.random.default_rng((self.seed, step))
         inputs = self.inputs(items, random)
-        token_ids, lengths = self._search(
-            inputs, items, self._sample, seed_generator=self._generator
+        search_model = self._search_model(
+            self._sample, self.max_length(inputs), seed_generator=self._generator
+        )
+        outputs = predict_rows(search_model, inputs, self.multiple)
+        token_ids, lengths = (
+            keras.ops.convert_to_numpy(outputs[name])
+            for name in ("token_ids", "lengths")
         )
         rewards = self._rewards(token_ids, items)
+        others = rewards.sum(axis=1, keepdims=True) - rewards
         token_ids = token_ids[..., : self.padded_length(lengths.max())]
         is_after = np.arange(token_ids.shape[-1]) >= lengths[..., None]
         starts = np.full((*lengths.shape, 1), START)
@@ -168,28 +158,13 @@ class SelfCritical:
         batch = {
             **inputs,
             self.sequences: sampled.astype("int32"),
-            "advantages": rewards - self._baselines(rewards, inputs, items),
+            "advantages": rewards - others / (rewards.shape[1] - 1),
         }
         multiple = math.lcm(self.multiple, self.devices)
         rows = rounded_up(len(items), multiple)
         batch = {name: with_rows(array, rows) for name, array in batch.items()}
         batch[self.sequences][len(items) :] = PAD
         return batch, rewards.mean()
-
-    def _baselines(self, rewards, inputs, items):
-        if self.baseline == "greedy":
-            token_ids, _ = self._search(inputs, items, greedy_search)
-            return self._rewards(token_ids, items)
-        return (rewards.sum(axis=1, keepdims=True) - rewards) / (rewards.shape[1] - 1)
-
-    def _search(self, inputs, items, search, **options):
-        """Return token ids `(items, K, T)` and their lengths, as arrays."""
-        search_model = self._search_model(search, self.max_length(inputs), **options)
-        outputs = predict_rows(search_model, inputs, self.multiple)
-        return [
-            keras.ops.convert_to_numpy(outputs[name])
-            for name in ("token_ids", "lengths")
-        ]
 
     def _rewards(self, token_ids, items):
         """Return the rewards `(items, K)` of sequences `(items, K, T)`."""

@@ -52,17 +52,17 @@ def evaluate(config):
         config.runtime,
         # Scores are those of the Keras model, unless LiteRT is requested.
         count=math.inf,
-        search=config.search.beam,
+        search=config.search.given,
         needs_keras=config.glossary and "--glossary",
         **chosen.options,
     )
     if links is not None:
         _check_aligns(translator, chosen.name)
-    search = translator.search_options(**config.search.beam)
+    search = translator.search_options(**config.search.given)
     translate = functools.partial(
         translator.translate,
         sources,
-        batch_size=config.search.batch_size,
+        batch_size=config.batch_size,
         split=config.split_sentences,
         **search,
     )
@@ -80,9 +80,7 @@ def evaluate(config):
         with atomic_path(config.output) as temporary:
             temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
     if links is not None:
-        aligned = translator.align(
-            sources, references, batch_size=config.search.batch_size
-        )
+        aligned = translator.align(sources, references, batch_size=config.batch_size)
         scores["aer"] = alignment_error_rate(aligned, links)
         kinds = np.concatenate(links)[:, 2]
         print(
@@ -129,10 +127,7 @@ def _print_scores(sources, translations, references):
 def _print_glossary(glossary, sources, found, references, translate):
     """Print how many phrases of a glossary the translations contain, and where.
 
-    Args:
-        glossary: The `Glossary`.
-        sources, found, references: The sentences, and the `Translation`s with it.
-        translate: Function that translates the sentences without it.
+    `found` are the translations with it; `translate` translates without it.
     """
     translations = [translation.text for translation in found]
     share, count = glossary.coverage(sources, translations)

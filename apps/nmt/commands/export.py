@@ -107,13 +107,7 @@ def write_saved_model(translator, search_model, directory):
 
 
 def encoded(sentences, tokenizer, max_length):
-    """Return the token ids of sentences `(B, S)`, and which of them are cut, `(B,)`.
-
-    Args:
-        sentences: Strings `(B,)` in UTF-8.
-        tokenizer: The `SentencepieceTokenizer`.
-        max_length: Maximum number of token ids of a sentence, END included.
-    """
+    """Return the token ids of sentences `(B, S)`, and which of them are cut, `(B,)`."""
     import tensorflow as tf
 
     token_ids = tokenizer.tokenize(cleaned(sentences))
@@ -126,10 +120,7 @@ def encoded(sentences, tokenizer, max_length):
 def best_hypotheses(search_model, source, chunks):
     """Return the best hypothesis of each sentence, as a dict of tensors `(B, ...)`.
 
-    Args:
-        search_model: The `SearchModel`.
-        source: Token ids `(B, S)`.
-        chunks: The number of chunks, which are searched one after the other.
+    The chunks are searched one after the other.
     """
     import tensorflow as tf
 

@@ -35,8 +35,7 @@ from keras_attention_apps.nmt.translations import RUNTIMES
 def translate(config):
     """Translate sentences as a `TranslateConfig` describes it.
 
-    Returns:
-        The exit code: 2 if a line could not be read.
+    The exit code is 2 if a line could not be read.
     """
     if config.bulk.engine == "ray":
         if config.format != "text":
@@ -48,36 +47,36 @@ def translate(config):
 
         return translate_bulk(config)
     config.bulk.check_local()
+    search, model_options = config.search.given, config.model.options
+    sampling = config.sampling or None
     if config.output and config.output.suffix.lower() == JSON_LINES:
         config = dataclasses.replace(config, json=True)
     _check(config)
     if config.format != "text":
         return _translate_markup(config)
-    chosen = config.model
     glossary = config.glossary and Glossary.from_file(config.glossary)
-    lines, beam = _Lines(config), config.search.beam
-    sampling = config.sampling or None
+    lines = _Lines(config)
     # A user who types a line waits for its translation.
-    batch_size = 1 if lines.are_typed else config.search.batch_size
+    batch_size = 1 if lines.are_typed else config.batch_size
     keras_only = {
         "--glossary": config.glossary,
         "--sampling-temperature": sampling,
     }
     translator = RUNTIMES.load(
-        chosen.name,
+        config.model.name,
         config.runtime,
         # With a batch size of 1, a line is translated before the next is read.
         count=lines.count(RUNTIMES.max_litert_inputs + 1) if batch_size > 1 else 1,
-        search=beam,
+        search=search,
         n_best=1 if sampling else config.n_best,
         needs_keras=next((flag for flag, given in keras_only.items() if given), None),
-        **chosen.options,
+        **model_options,
         jit_compile=config.jit_compile,
     )
     if config.plot is not None and not translator.attends:
         raise UserError(
             "--plot shows attention, and this model has none. "
-            f"Received: {chosen.name!r}"
+            f"Received: {config.model.name!r}"
         )
     found = translator.translate_each(
         lines,
@@ -86,7 +85,7 @@ def translate(config):
         split=config.split_sentences,
         glossary=glossary,
         sampling=sampling,
-        **beam,
+        **search,
     )
     with _output(config) as file:
         table = _table(config, file)
@@ -191,11 +190,7 @@ def _is_plotted_alone(config):
 
 
 def _with_file(config):
-    """Return a configuration whose input is the file of `--format`.
-
-    Raises:
-        UserError: If there are several files, or an option is of lines alone.
-    """
+    """Return a configuration whose input is the file of `--format`."""
     of_lines = ("n_best", "alignments", "plot", "json", "min_score", "sampling")
     for name in (*of_lines, "split_sentences"):
         if getattr(config, name) != getattr(TranslateConfig(), name):
@@ -222,15 +217,15 @@ def _translate_markup(config):
         config.model.name,
         config.runtime,
         count=text.count("\n") + 1,
-        search=config.search.beam,
+        search=config.search.given,
         needs_keras=config.glossary and "--glossary",
         **config.model.options,
         jit_compile=config.jit_compile,
     )
     options = {
-        "batch_size": config.search.batch_size,
+        "batch_size": config.batch_size,
         "glossary": config.glossary and Glossary.from_file(config.glossary),
-        **config.search.beam,
+        **config.search.given,
     }
     if is_html:
         language = config.language or language_of(config.model.name)

@@ -39,8 +39,8 @@ class SentenceBatches(keras.utils.PyDataset):
         min_batches: Approximate minimum number of batches of an epoch; for few pairs,
             batches are smaller.
         max_length: Pairs with more tokens on one side are left out.
-        subword_dropouts: BPE-dropout of source and target; see `Subwords.encode_all`.
-            A text that would exceed `max_length` is split without it.
+        subword_dropout: BPE-dropout of the source; see `Subwords.encode_all`. A text
+            that would exceed `max_length` is split without it.
         seed: Seed of the order and of the subwords.
         epoch: First epoch.
         copying: `Copying` that turns words of the target into extended ids, or `None`.
@@ -61,7 +61,7 @@ class SentenceBatches(keras.utils.PyDataset):
         batch_tokens,
         max_length,
         min_batches=1,
-        subword_dropouts=(0.0, 0.0),
+        subword_dropout=0.0,
         seed=0,
         epoch=0,
         copying=None,
@@ -71,7 +71,7 @@ class SentenceBatches(keras.utils.PyDataset):
         super().__init__()
         self.subwords = subwords
         self.max_length = max_length
-        self.subword_dropouts = subword_dropouts
+        self.subword_dropout = subword_dropout
         self.seed = seed
         self.epoch = epoch
         self.copying = copying
@@ -124,10 +124,7 @@ class SentenceBatches(keras.utils.PyDataset):
         The third element of each pair is its links, if there are any.
         """
         random = np.random.default_rng((self.seed, epoch))
-        encoded = [
-            self._encode(side, dropout, int(random.integers(1 << 31)))
-            for side, dropout in enumerate(self.subword_dropouts)
-        ]
+        encoded = [self._sources(int(random.integers(1 << 31))), self._plain[1]]
         if self.copying:
             encoded[1] = list(map(self.copying.extend, *encoded))
         pairs = list(zip(*encoded, strict=True))
@@ -159,23 +156,24 @@ class SentenceBatches(keras.utils.PyDataset):
         """The links of each pair, or `None`."""
         return self.pairs.links
 
-    def _encode(self, side, dropout, seed):
-        """Return token ids of all texts of one side, none longer than `max_length`."""
-        encoded = plain = self._plain[side]
-        if dropout:
-            texts = _sides(self.pairs)[side]
-            encoded = self.subwords.encode_all(texts, dropout=dropout, seed=seed)
-        tagged = self.pairs.back_translated if side == 0 else None
-        if tagged:
-            tags = [[TAG] if x else [] for x in tagged]
-            encoded, plain = (
-                [[*tag, *ids] for tag, ids in zip(tags, x, strict=True)]
-                for x in (encoded, plain)
+    def _sources(self, seed):
+        """Return token ids of all sources, none longer than `max_length`."""
+        encoded = plain = self._plain[0]
+        if self.subword_dropout:
+            encoded = self.subwords.encode_all(
+                self.pairs.source, dropout=self.subword_dropout, seed=seed
             )
+        if self.pairs.back_translated:
+            encoded, plain = map(self._tagged, (encoded, plain))
         return [
             ids if len(ids) <= self.max_length else short
             for ids, short in zip(encoded, plain, strict=True)
         ]
+
+    def _tagged(self, sources):
+        """Return token ids of all sources, with the tag of back-translations."""
+        tags = ([TAG] if x else [] for x in self.pairs.back_translated)
+        return [[*tag, *ids] for tag, ids in zip(tags, sources, strict=True)]
 
     def __getitem__(self, index):
         batch = self._batches[index]
@@ -220,14 +218,12 @@ class SentenceBatches(keras.utils.PyDataset):
     def _largest(self):
         """Return the sizes of a batch of all pairs, however their words are split."""
         # The number of subwords is largest when every merge is skipped.
-        longest = [
-            self.subwords.encode_all(texts, dropout=math.ceil(dropout))
-            for texts, dropout in zip(
-                _sides(self.pairs), self.subword_dropouts, strict=True
-            )
-        ]
+        sources = self.subwords.encode_all(
+            self.pairs.source, dropout=math.ceil(self.subword_dropout)
+        )
         if self.pairs.back_translated:
-            longest[0] = [[TAG, *ids] for ids in longest[0]]
+            sources = self._tagged(sources)
+        longest = sources, self._plain[1]
         cut = [[ids[: self.max_length] for ids in side] for side in longest]
         _, *columns = self._sizes(list(zip(*cut, strict=True)))
         return [int(np.ceil(self._weights).sum()), *columns]
@@ -253,15 +249,10 @@ def _sides(pairs):
 
 
 def cut_batches(chosen, lengths, batch_tokens):
-    """Cut a sequence of sentences into batches of at most `batch_tokens`.
+    """Yield batches, lists of indices, of a sequence of indices of sentences.
 
-    Args:
-        chosen: Indices of sentences.
-        lengths: Integer array `(sentences, sides)`.
-        batch_tokens: Largest product of a batch's rows and its longest sentence.
-
-    Yields:
-        Lists of indices.
+    The product of the rows and the longest sentence is at most `batch_tokens`;
+    `lengths` is an array `(sentences, sides)`.
     """
     batch, longest = [], 0
     for index in chosen:

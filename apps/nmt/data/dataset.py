@@ -208,11 +208,7 @@ def _read_column(path):
 
 
 def read_links(path, sources, targets, *, possible=False):
-    """Return the word alignments in a file: line n has those of sentence pair n.
-
-    Returns:
-        List of arrays; see `parse_links`.
-    """
+    """Return the word alignments in a file: line n has those of sentence pair n."""
     lines = read_lines(path)
     if len(lines) != len(sources):
         raise UserError(

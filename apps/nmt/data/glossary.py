@@ -47,10 +47,6 @@ class Glossary:
 
         Empty lines are ignored. The text is UTF-8, or UTF-16 or UTF-32 with a byte
         order mark.
-
-        Raises:
-            UserError: If the file cannot be read, or a line is not an entry.
-            OSError: If it is missing.
         """
         glossary = cls({})
         for number, line in enumerate(read_raw_lines(path), start=1):
@@ -115,13 +111,9 @@ class Glossary:
         return found
 
     def coverage(self, sentences, translations):
-        """Return the percentage of target phrases that translations contain.
+        """Return the percentage of phrases that translations contain, and their number.
 
-        As in `find`, a phrase matches whole words.
-
-        Returns:
-            percentage: 100 if no phrase applies.
-            count: Number of phrases that apply.
+        As in `find`, a phrase matches whole words. The percentage of none is 100.
         """
         found = [
             bool(count_phrase(_words(translation), _words(target)))
@@ -135,11 +127,6 @@ class Glossary:
 
         The replaced words are those of the unconstrained translation that are aligned
         with the source of a phrase; see `aligned_words`.
-
-        Args:
-            sentences: List of strings.
-            translations: Their `Translation`s with this glossary.
-            unconstrained: Their `Translation`s without it, with attention.
 
         Returns:
             Integer array of counts: phrases that apply; that their translations

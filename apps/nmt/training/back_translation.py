@@ -27,9 +27,6 @@ def back_translate(config):
     The back-translations are written to `OUTPUT/back-translations`, in files of `PART`
     lines; those that exist are not translated again.
 
-    Returns:
-        `Pairs` whose sources are back-translations.
-
     Reference:
         [Sennrich et al., 2016](https://arxiv.org/abs/1511.06709), section 3.2; sampled
         back-translations: [Edunov et al., 2018](https://arxiv.org/abs/1808.09381),

@@ -19,11 +19,7 @@ class BleuChrfReward:
         self._metrics = bleu, CHRF()
 
     def __call__(self, text, reference):
-        """Return the reward of a translation.
-
-        Returns:
-            The sum of both, from 0 to 2.
-        """
+        """Return the reward of a translation, from 0 to 2."""
         scores = (x.sentence_score(text, [reference]).score for x in self._metrics)
         return sum(scores) / 100
 
@@ -31,12 +27,8 @@ class BleuChrfReward:
 class SelfCriticalTranslations(SelfCritical):
     """Trains a translator on the reward of translations that it samples.
 
-    Args:
-        translator: The `Translator`; its network must be compiled.
-        batches: The `SentenceBatches`.
-        reward: Function of a translation and its reference, both strings, to its
-            reward, such as a `BleuChrfReward`.
-        **options: Further arguments of `SelfCritical`.
+    `reward` is a function of a translation and its reference, both strings, such as a
+    `BleuChrfReward`. The network of the translator must be compiled.
     """
 
     def __init__(self, translator, batches, reward, **options):

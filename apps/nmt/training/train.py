@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import html
 import itertools
 import operator
@@ -24,14 +23,18 @@ from keras_attention_apps.common.files import (
     remove_leftovers,
     resolved,
 )
-from keras_attention_apps.common.models import BEST
+from keras_attention_apps.common.models import BEST, short_digest
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
 from keras_attention_apps.common.task import average_models
 from keras_attention_apps.common.text import begins_unspaced
 from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
 from keras_attention_apps.common.training.data_sets import (
+    check_data_sets,
     combined_scores,
+    formatted_scores,
+    names_of,
+    summary_of,
     validation_summary,
 )
 from keras_attention_apps.common.training.embeddings import (
@@ -50,10 +53,10 @@ from keras_attention_apps.common.training.runner import (
     training_options,
 )
 from keras_attention_apps.common.training.schedules import (
-    WarmUp,
     check_sampling,
     ema_momentum,
     start_sampling,
+    warm_up_and_cosine,
 )
 from keras_attention_apps.nmt.config import (
     DECODERS,
@@ -154,13 +157,6 @@ SAMPLED_TOKENS = 2000
 SAMPLED_EMA_STEPS = 50
 
 VALIDATION_BATCH = 64
-# Names of the kinds of attention in the title of the report.
-NAMES = {
-    "bahdanau": "Bahdanau's attention",
-    "luong": "Luong's attention",
-    "self-attention": "self-attention",
-    "none": "no attention",
-}
 
 
 def train(config: TrainConfig):
@@ -238,12 +234,8 @@ def read_texts(config):
             "expected both --valid-source and --valid-target, or neither. Received: "
             f"valid_source={config.valid_source}, valid_target={config.valid_target}"
         )
-    weights = config.data_weights or [1] * len(config.data)
-    if len(weights) != len(config.data):
-        raise UserError(
-            f"--data-weights needs one number for each of the {len(config.data)} data "
-            f"sets. Received: {len(weights)}"
-        )
+    if config.data or config.data_weights:
+        check_data_sets(config.data, config.data_weights)
     if len(config.data) > 1 and config.guide:
         raise UserError(
             f"--guide needs a single data set. Received: {len(config.data)} with --data"
@@ -258,7 +250,7 @@ def read_texts(config):
                 read_pairs(*find_files(x, config.pair, TRAINING_NAMES), config.guide)
                 for x in config.data
             ],
-            weights,
+            config.data_weights or [1] * len(config.data),
         )
         return training, read_validation(config)
     training, validation = hold_out(training, config.seed)
@@ -268,15 +260,12 @@ def read_texts(config):
 def read_validation(config):
     """Return a dict from the names of data sets to their validation pairs, if any."""
     found, problem = {}, None
-    for folder in config.data:
+    for name, folder in zip(names_of(config.data), config.data, strict=True):
         try:
             files = find_files(folder, config.pair, VALIDATION_NAMES)
         except UserError as error:
             problem = error
             continue
-        name = folder.name
-        while name in found:
-            name = f"{name}'"
         found[name] = read_pairs(*files)
     if not found:
         raise problem
@@ -302,41 +291,19 @@ def hold_out(pairs, seed):
 
 def text_fingerprint(training, validation):
     """Return a line with the size and a digest of the training text."""
-    digest = hashlib.sha256()
-    for pairs in (training, *validation.values()):
-        # Sentences contain no line feeds, so line feeds separate them.
-        for line in (*pairs.source, *pairs.target):
-            digest.update(f"{line}\n".encode())
-    return (
-        f"{len(training):,} pairs, {_count(validation):,} for validation, "
-        f"digest {digest.hexdigest()[:12]}"
+    digest = short_digest(
+        [[x.source, x.target] for x in (training, *validation.values())]
     )
-
-
-def _validation_summary(validation):
-    """Return the numbers of validation pairs, of several data sets with their names."""
-    if len(validation) == 1:
-        (pairs,) = validation.values()
-        return validation_summary(len(pairs), "pair")
-    return "; ".join(
-        f"{name}: {validation_summary(len(pairs), 'pair')}"
-        for name, pairs in validation.items()
-    )
-
-
-def _count(validation):
-    return sum(map(len, validation.values()))
+    count = sum(map(len, validation.values()))
+    return f"{len(training):,} pairs, {count:,} for validation, {digest}"
 
 
 def guide_fingerprint(training):
     """Return a line with the number of links and their digest, or `None`."""
     if not training.links:
         return None
-    digest = hashlib.sha256()
-    for links in training.links:
-        digest.update(f"{links.tolist()}\n".encode())
-    count = sum(map(len, training.links))
-    return f"{count:,} links, digest {digest.hexdigest()[:12]}"
+    digest = short_digest([links.tolist() for links in training.links])
+    return f"{sum(map(len, training.links)):,} links, {digest}"
 
 
 def _train(config, training, validation, devices):
@@ -374,7 +341,7 @@ def _train(config, training, validation, devices):
     phases = _Phases(config, translator, training, validation, checkpoints, devices)
     phases.runner.run(
         (phases.teacher_forcing, phases.average_epochs, phases.self_critical),
-        phases._validate,
+        phases.validate,
     )
     # A finished training never averages again.
     wait_for_hosts("training")
@@ -451,9 +418,9 @@ class _Phases:
             rank=self.rank,
             options=training_options(config, paths=("from_preset",)),
             optimizer={"beta_2": config.beta_2},
-            title=f"Training of a translator with {NAMES[config.model.attention]}",
+            title=f"Training of a translator, attention: {config.model.attention}",
             data_summary=f"{len(training):,} pairs of sentences; "
-            f"{_validation_summary(validation)}; "
+            f"{self._validation_summary()}; "
             f"{len(translator.tokenizer):,} subwords",
             metric=self.metric,
             samples=self.samples,
@@ -464,7 +431,7 @@ class _Phases:
         config = self.config
         batches = self._batches(
             config.batch_tokens,
-            (config.subword_dropout, config.target_subword_dropout),
+            config.subword_dropout,
             guided=True,
         )
         self._report(batches)
@@ -482,7 +449,6 @@ class _Phases:
             batches,
             self._validate_and_keep,
             epochs=config.epochs,
-            schedule=config.schedule,
             learning_rate=config.learning_rate,
             momentum=ema_momentum(config.ema_momentum, len(batches), MAX_EMA_STEPS),
         )
@@ -494,8 +460,8 @@ class _Phases:
         if len(folders) > 1:
             history = self.checkpoints.progress.history
             averaged = average_models(folders, Translator.from_preset)
+            print(f"The average of {len(folders)} epochs:", end="")
             scores = self._scores(averaged)
-            print(f"The average of {len(folders)} epochs: {_formatted(scores)}")
             self.runner.report.add_epoch(f"Average of {len(folders)} epochs", scores)
             if best_of([*history, scores], self.rank) == len(history):
                 names = [folder.name for folder in folders]
@@ -520,16 +486,13 @@ class _Phases:
         self._fit(
             "Self-critical training",
             samples,
-            self._validate,
+            self.validate,
             epochs=config.self_critical_epochs,
-            schedule="cosine",
             learning_rate=config.self_critical_learning_rate,
             momentum=min(momentum, 1 - 1 / SAMPLED_EMA_STEPS),
         )
 
-    def _fit(
-        self, title, batches, validate, *, epochs, schedule, learning_rate, momentum
-    ):
+    def _fit(self, title, batches, validate, *, epochs, learning_rate, momentum):
         steps = len(batches) * epochs
         warm_up = min(self.config.warm_up, steps // 10)
         self.runner.fit(
@@ -537,11 +500,11 @@ class _Phases:
             batches,
             validate,
             epochs=epochs,
-            schedule=WarmUp(schedule, learning_rate, warm_up, steps),
+            schedule=warm_up_and_cosine(learning_rate, warm_up, steps),
             ema_momentum=momentum,
         )
 
-    def _batches(self, batch_tokens, subword_dropouts=(0.0, 0.0), guided=False):
+    def _batches(self, batch_tokens, subword_dropout=0.0, guided=False):
         config, training = self.config, self.training
         batches = SentenceBatches(
             training if guided else dataclasses.replace(training, links=None),
@@ -549,7 +512,7 @@ class _Phases:
             batch_tokens=batch_tokens,
             min_batches=config.min_steps,
             max_length=config.model.max_length,
-            subword_dropouts=subword_dropouts,
+            subword_dropout=subword_dropout,
             seed=config.seed,
             epoch=self.checkpoints.progress.epoch,
             copying=self.translator.copying,
@@ -573,7 +536,7 @@ class _Phases:
                 f"{batches.too_long_count} left out with more than "
                 f"{counted(self.config.model.max_length, 'subword')}"
             )
-        parts.append(_validation_summary(self.validation))
+        parts.append(self._validation_summary())
         if training.links:
             parts.append(f"{sum(map(len, training.links))} links")
         parts.append(f"{len(self.translator.tokenizer)} subwords")
@@ -585,20 +548,24 @@ class _Phases:
                 f"best epoch is chosen by {self.metric}"
             )
 
+    def _validation_summary(self):
+        return summary_of(
+            {x: validation_summary(len(y), "pair") for x, y in self.validation.items()}
+        )
+
     def _validate_and_keep(self):
         """Validate, and store the model if epochs are averaged."""
-        scores = self._validate()
+        scores = self.validate()
         if self.config.average:
             on_first_host(self._save_epoch, scores)
         return scores
 
-    def _validate(self):
-        scores = self._scores(self.translator)
-        print(f"\n{_formatted(scores)}")
-        return scores
+    def validate(self):
+        """Return the metrics of the model that is trained."""
+        return self._scores(self.translator)
 
     def _scores(self, translator):
-        """Return the metrics of a model: of several data sets, their means first."""
+        """Print and return the metrics of a model, of several data sets their means."""
         pairs = self.validation.values()
         translations = translator.translate(
             [x for data_set in pairs for x in data_set.source],
@@ -617,6 +584,7 @@ class _Phases:
             )[0]
             for name, data_set in self.validation.items()
         }
+        print(f"\n{formatted_scores(found, digits=2)}")
         return combined_scores(found)
 
     def _save_epoch(self, scores):
@@ -625,9 +593,7 @@ class _Phases:
         # Epoch 0, a preset, is not averaged.
         epochs = [*filter(is_epoch, history), scores]
         ranks = [self.rank(metrics) for metrics in epochs]
-        ranked = list(range(len(ranks)))
-        if config.average_of == "best":
-            ranked.sort(key=lambda epoch: (ranks[epoch], epoch))
+        ranked = sorted(range(len(ranks)), key=lambda epoch: (ranks[epoch], epoch))
         chosen = {f"epoch-{i + 1:04}" for i in ranked[-config.average :]}
         name = f"epoch-{len(ranks):04}"
         if name in chosen:
@@ -635,7 +601,3 @@ class _Phases:
         for folder in _saved_epochs(self.epochs_folder):
             if folder.name not in chosen:
                 remove_folder(folder)
-
-
-def _formatted(scores):
-    return "  ".join(f"{name} {score:.2f}" for name, score in scores.items())
