@@ -100,6 +100,20 @@ def test_few_functions_are_between_a_call_and_its_equation(name, most):
 
 
 @pytest.mark.exhaustive
+def test_answers_of_a_server_are_counted(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("A dog runs.\n\nTwo women sing.\n")
+    script = ROOT / "benchmarks" / "serving.py"
+    arguments = ["--clients", "3", "--seconds", "1", "--text", text]
+    found = subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, check=True
+    )
+    numbers = [line.split()[0] for line in found.stdout.splitlines()]
+    assert int(numbers[1].replace(",", "")) > 3
+    assert numbers[2:4] == ["0", "0"]
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["images", "datasets", "markup"])
 def test_damaged_inputs_are_counted(kind):
     script = ROOT / "benchmarks" / "robustness.py"

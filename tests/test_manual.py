@@ -6,15 +6,19 @@ import importlib.util
 import json
 import re
 import shutil
+import subprocess
 import types
 from pathlib import Path
 
 import pytest
+from servers import served
 
 import keras_attention
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+# Flags of the pattern of a block of code.
+SHOWN = re.DOTALL | re.MULTILINE
 
 
 def hook(name):
@@ -311,6 +315,48 @@ def test_page_on_alternative_text_describes_the_files(tmp_path, monkeypatch, cap
         assert found["lang"] == "x-default"
         assert found["text"] == f"{caption.strip().capitalize()}."
         assert f'"{found["text"]}"' in text
+
+
+def same(found, expected):
+    """Whether two values of JSON are the same, with numbers that are nearly so."""
+    if isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(
+            same(found[name], x) for name, x in expected.items()
+        )
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(same, found, expected))
+    is_number = isinstance(expected, float)
+    return found == (pytest.approx(expected, abs=0.5) if is_number else expected)
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="the commands need curl")
+def test_commands_of_the_page_on_rest_servers_answer_as_it_says():
+    text = (DOCS / "rest.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^```sh\n(.*?)^```(?:\n\n```json\n(.*?)^```)?", text, SHOWN)
+    clients = re.findall(r"^```python\n(.*?)^```", text, SHOWN)
+
+    with served("nmt") as (_, nmt), served("captioner") as (_, captioner):
+
+        def at_servers(text):
+            for port, address in ((5000, nmt), (5001, captioner)):
+                text = text.replace(f"http://127.0.0.1:{port}", address)
+            return text
+
+        for command, expected in commands:
+            command = at_servers(command).replace("curl ", "curl --silent ", 1)
+            finished = subprocess.run(
+                command, shell=True, cwd=ROOT, capture_output=True, check=True
+            )
+            answer = json.loads(finished.stdout)
+            assert "error" not in answer
+            assert not expected or same(answer, json.loads(expected)), answer
+        names = {}
+        for client in clients:
+            exec(compile(at_servers(client), "rest.md", "exec"), names)
+
+    assert len(commands) >= 5 and len(clients) == 2
+    assert names["translation"] == "Zwei Hunde spielen."
+    assert names["translations"][0] == names["translation"]
 
 
 def test_release_files_have_the_version_of_the_package():

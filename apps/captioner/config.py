@@ -28,6 +28,7 @@ from keras_attention_apps.common.options import (
     Range,
     Rare,
     ReadingConfig,
+    RestConfig,
     RuntimeConfig,
     SearchOptions,
     ServerConfig,
@@ -39,6 +40,8 @@ from tyro.conf import Positional
 PRESETS = Path(__file__).parent / "presets"
 # Preset that commands use unless another model is given.
 DEFAULT_MODEL = "flickr8k-coco-ensemble"
+# Maximum size of an image that a server decodes.
+Megapixels = Annotated[int, Range(1, 170)]
 # Larger images need more memory than most machines have.
 ImageSize = Annotated[int, Range(1, 4096)]
 # A caption has at least one word, and the end token.
@@ -495,6 +498,27 @@ class WebConfig:
     #: Model whose maps can be compared with those of --model: a preset, folder or file.
     compare: str = "flickr8k-hard"
     #: Maximum size of an image in megapixels; a larger one is not decoded.
-    max_megapixels: Rare[Annotated[int, Range(1, 170)]] = 50
+    max_megapixels: Rare[Megapixels] = 50
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
     server: Flags[ServerConfig] = ServerConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeConfig:
+    """Start a REST server that captions images.
+
+    Images of requests that wait are captioned together. SIGTERM ends the server when
+    all accepted requests are answered. See docs/rest.md.
+
+    For example: captioner serve --port 5001, and then curl --data-binary @dog.jpg
+    http://127.0.0.1:5001/caption
+    """
+
+    model: Flags[ChosenModel] = ChosenModel()
+    #: Maximum size of an image in megapixels; a larger one is not decoded.
+    max_megapixels: Rare[Megapixels] = 50
+    runtime: Flags[RuntimeConfig] = RuntimeConfig()
+    #: Maximum number of images that are captioned together.
+    batch_size: BatchSize = 64
+    search: Flags[CaptionSearchOptions] = CaptionSearchOptions()
+    server: Flags[RestConfig] = RestConfig(port=5001)

@@ -13,6 +13,7 @@ COMMANDS = {
     "export": config.ExportConfig,
     "scenes": config.ScenesConfig,
     "web": config.WebConfig,
+    "serve": config.ServeConfig,
     "train": config.TRAINING,
     "train-scenes": config.SCENES,
     "average": AverageConfig,
@@ -57,6 +58,9 @@ def call(options):
             from keras_attention_apps.common.web.server import serve
 
             return serve("captioner", lambda: _page(options), options.server)
+        case config.ServeConfig():
+            with cli.needed_by_server():
+                from keras_attention_apps.captioner.serve import serve as run
         case config.TrainConfig():
             from keras_attention_apps.captioner.training.train import train as run
         case AverageConfig():

@@ -109,6 +109,19 @@ def run(program, main):
         return 2
 
 
+@contextlib.contextmanager
+def needed_by_server():
+    """Say how to install the packages of a REST server if one of them is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("", *_OURS):
+            raise
+        raise UserError(
+            f'the server needs the extra serve: pip install ".[serve]" ({error})'
+        ) from error
+
+
 def quiet_tensorflow():
     """Hide the log messages of TensorFlow's C++ code.
 
@@ -173,7 +186,7 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
 
     def run_command():
         if argv == ["--version"]:
-            print(name, _version())
+            print(name, version())
             return 0
         _check_command(argv, commands)
         program = {"prog": name, "description": f"{description}{_GLOBAL_OPTIONS}"}
@@ -210,7 +223,8 @@ def _resuming(config):
         raise
 
 
-def _version():
+def version():
+    """Return the version of the installed distribution."""
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

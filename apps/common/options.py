@@ -509,7 +509,19 @@ class BulkConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class ServerConfig:
+class LimitsConfig:
+    """Port and limits of a server."""
+
+    #: Port; 0 chooses a free one.
+    port: Annotated[int, Range(0, 65535)] = 7860
+    #: Maximum size of an upload in megabytes.
+    max_megabytes: Rare[Annotated[int, Range(1, 1000)]] = 20
+    #: Maximum number of waiting requests; further ones are refused.
+    max_queue: Rare[Positive] = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerConfig(LimitsConfig):
     """Address and limits of the web interface."""
 
     #: Address to listen on. With an address other than 127.0.0.1, other computers in
@@ -518,12 +530,24 @@ class ServerConfig:
     #: File whose first line is the password of the page. The browser asks for it, with
     #: any user name.
     password_file: Path | None = None
-    #: Port; 0 chooses a free one.
-    port: Annotated[int, Range(0, 65535)] = 7860
-    #: Maximum size of an upload in megabytes.
-    max_megabytes: Rare[Annotated[int, Range(1, 1000)]] = 20
-    #: Maximum number of waiting requests; further ones are refused.
-    max_queue: Rare[Positive] = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class RestConfig(LimitsConfig):
+    """Address and limits of a REST server."""
+
+    #: Address to listen on. With an address other than 127.0.0.1, other computers in
+    #: the network can use the server: every client can without --api-keys.
+    host: str = "127.0.0.1"
+    #: File with an API key of at least 16 characters in every line; empty lines and
+    #: those that begin with # are skipped. Requests need one of the keys.
+    api_keys: Path | None = None
+    #: Maximum number of requests of a client in a minute; a client is an API key or,
+    #: without keys, an address. By default there is no maximum.
+    requests_per_minute: Positive | None = None
+    #: Web pages of these addresses may use the server, such as https://example.org; *
+    #: stands for all. By default requests of web pages are refused.
+    allow_origin: Rare[tuple[str, ...]] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ from keras_attention_apps.common.options import (
     Range,
     Rare,
     ReadingConfig,
+    RestConfig,
     RuntimeConfig,
     SearchOptions,
     Seed,
@@ -609,3 +610,61 @@ class WebConfig:
     compare: tuple[str, ...] = ("multi30k-en-de-bahdanau", "multi30k-en-de-luong")
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
     server: Flags[ServerConfig] = ServerConfig()
+
+
+@dataclasses.dataclass(frozen=True)
+class ChosenModels:
+    """The translators, and the precision of their computation."""
+
+    #: Name of a preset, folder of a trained model, or .tflite file. Given several
+    #: times, the server has several language pairs. By default tatoeba-multi30k-en-de.
+    models: Annotated[
+        tuple[str, ...],
+        tyro.conf.UseAppendAction,
+        tyro.conf.arg(name="model", aliases=["--preset"]),
+    ] = ()
+    #: Language pair of a model, such as en-de: once for each --model, in the same
+    #: order. By default that of its training (nmt train --pair).
+    pair: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    #: Precision of the computation. Half precision is faster on hardware that supports
+    #: it.
+    precision: Rare[Precision] = "float32"
+
+    @property
+    def names(self):
+        """Names of the models."""
+        return self.models or (DEFAULT_MODEL,)
+
+    @property
+    def name(self):
+        """Name of the first model."""
+        return self.names[0]
+
+    @property
+    def options(self):
+        """Options of the models, as arguments of `Translator.from_preset`."""
+        return {"precision": self.precision}
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeConfig:
+    """Start a REST server that translates, with the interface of LibreTranslate.
+
+    Programs that can use LibreTranslate can use it. Sentences of requests that wait are
+    translated together. SIGTERM ends the server when all accepted requests are
+    answered. See docs/rest.md.
+
+    For example: nmt serve --port 5000, and then curl
+    http://127.0.0.1:5000/translate -d q="A dog runs." -d source=en -d target=de
+    """
+
+    model: Flags[ChosenModels] = ChosenModels()
+    #: Maximum number of characters of a text.
+    max_characters: Positive = 5000
+    #: Maximum number of texts of a request.
+    max_texts: Positive = 100
+    runtime: Flags[RuntimeConfig] = RuntimeConfig()
+    #: Maximum number of sentences that are translated together.
+    batch_size: BatchSize = 64
+    search: Flags[TranslationSearchOptions] = TranslationSearchOptions()
+    server: Flags[RestConfig] = RestConfig(port=5000, max_megabytes=4)

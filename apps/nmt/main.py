@@ -12,6 +12,7 @@ COMMANDS = {
     "calibrate": config.CalibrateConfig,
     "export": config.ExportConfig,
     "web": config.WebConfig,
+    "serve": config.ServeConfig,
     "train": config.TRAINING,
     "average": AverageConfig,
 }
@@ -45,6 +46,9 @@ def call(options):
             from keras_attention_apps.common.web.server import serve
 
             return serve("nmt", lambda: _page(options), options.server)
+        case config.ServeConfig():
+            with cli.needed_by_server():
+                from keras_attention_apps.nmt.serve import serve as run
         case config.TrainConfig():
             from keras_attention_apps.nmt.training.train import train as run
         case AverageConfig():

@@ -122,7 +122,7 @@ class _Run:
         self.sentences = [
             part
             for sentence in split_sentences(self.text)
-            for part in _fitting(sentence, translator)
+            for part in fitting_parts(sentence, translator)
             if part
         ]
 
@@ -178,6 +178,9 @@ class _Transfer:
         self.text, self.sources, self.targets = text, sources, targets
         self.weights = weights
         self.totals = weights.sum(axis=1)
+        self.shares = weights / self.totals[:, None]
+        # Sums over the source words before each, which many units of one text need.
+        self.sums = np.pad(np.cumsum(self.shares, axis=1), ((0, 0), (1, 0)))
 
     def events(self, root):
         """Return the events of the translation of a run with a root tag."""
@@ -306,14 +309,15 @@ class _Transfer:
         within = [x for x in self.sources if x.start < unit.start < x.end]
         if not after and not within:
             return places[1]
-        shares = self.weights / self.totals[:, None]
-        balance = shares[begin:end, before].sum(axis=1)
-        balance -= shares[begin:end, after].sum(axis=1)
+        shares, sums = self.shares[begin:end], self.sums[begin:end]
+        balance = sums[:, before[-1] + 1] - sums[:, before[0]]
+        if after:
+            balance -= sums[:, after[-1] + 1] - sums[:, after[0]]
         scores = np.append(0, np.cumsum(balance))
         # The neighbours of the unit count most.
-        scores[1:] += 2 * shares[begin:end, before[-1]]
+        scores[1:] += 2 * shares[:, before[-1]]
         if after:
-            scores[:-1] += 2 * shares[begin:end, after[0]]
+            scores[:-1] += 2 * shares[:, after[0]]
         if after and end - begin > 1:
             # There are words on both sides, as in the source.
             scores[[0, -1]] = -np.inf
@@ -352,7 +356,7 @@ def _spaces_around(events, place):
     return begins(reversed(events[:place]), -1), begins(events[place + 1 :], 0)
 
 
-def _fitting(sentence, translator):
+def fitting_parts(sentence, translator):
     """Return parts of a sentence that are not too long for a model."""
     words = sentence.split()
     if len(translator.tokenizer.encode(sentence)) <= translator.max_length:
@@ -361,7 +365,7 @@ def _fitting(sentence, translator):
         return [sentence]
     half = len(words) // 2
     parts = " ".join(words[:half]), " ".join(words[half:])
-    return [x for part in parts for x in _fitting(part, translator)]
+    return [x for part in parts for x in fitting_parts(part, translator)]
 
 
 # Elements inside of a text.

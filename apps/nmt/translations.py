@@ -314,7 +314,7 @@ class BaseTranslator:
 
         options = batch_size, n_best, search, glossary, seeds
         found = self._translate_sentences(parts(), *options)
-        join = _joined_draws if sampling else _joined_best
+        join = _joined_draws if sampling else joined_best
         for first in found:
             count = counts.popleft()
             others = itertools.islice(found, min(count, MAX_SENTENCES) - 1)
@@ -543,7 +543,7 @@ class BaseTranslator:
         return self.marked(translation)
 
 
-def _joined_best(ranked, n_best):
+def joined_best(ranked, n_best):
     """Return the best translations of a text, from those of its sentences."""
     best = [()]
     for translations in ranked:

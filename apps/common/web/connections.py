@@ -12,6 +12,8 @@ MAX_CONNECTIONS = 400
 # Connections that are accepted at once. When there is no file descriptor left, asyncio
 # logs an error for each of them, and tries again as many times.
 BACKLOG = 32
+# Seconds in which the first request of a connection arrives when the server ends.
+FIRST_SECONDS = 1
 # Seconds in which one message is logged once.
 LOG_INTERVAL = 60
 
@@ -20,7 +22,13 @@ class Connection(H11Protocol):
     """A connection that is closed if it is idle, or if there are too many.
 
     The server has no time limit for the headers of a request.
+
+    Attributes:
+        keeps_open: Whether the connection stays open when the server ends, until its
+            first request is answered or `FIRST_SECONDS` are over.
     """
+
+    keeps_open = False
 
     def connection_made(self, transport):
         super().connection_made(transport)
@@ -34,6 +42,13 @@ class Connection(H11Protocol):
     def connection_lost(self, exc):
         self._timer.cancel()
         super().connection_lost(exc)
+
+    def shutdown(self):
+        if self.keeps_open:
+            self.keeps_open = False
+            self.loop.call_later(FIRST_SECONDS, self.shutdown)
+        elif not self.transport.is_closing():
+            super().shutdown()
 
     def _close_idle(self, cycle):
         """Close the connection if no request has begun since the last call."""

@@ -200,7 +200,7 @@ class Guard:
         """Refuse a request without the password."""
         if self.password is None:
             return
-        scheme, _, token = _header(scope, "authorization").partition(" ")
+        scheme, _, token = header(scope, "authorization").partition(" ")
         try:
             _, _, given = base64.b64decode(token, validate=True).partition(b":")
         except ValueError:
@@ -217,15 +217,15 @@ class Guard:
         path = scope["path"]
         if not ROUTES.fullmatch(path):
             raise Refusal(404, "not found")
-        if _is_foreign(scope):
+        if is_foreign(scope):
             raise Refusal(403, "expected a request of this page. Received: another's")
         if len(scope.get("query_string", b"")) > MAX_CHARACTERS:
             raise Refusal(414, f"expected a query of at most {MAX_CHARACTERS} bytes")
         if path.startswith(FILE):
             with _refusing(403):
                 upload_path(path.removeprefix(FILE), self.folder)
-        length = _header(scope, "content-length")
-        if _header(scope, "transfer-encoding") or not LENGTH.fullmatch(length):
+        length = header(scope, "content-length")
+        if header(scope, "transfer-encoding") or not LENGTH.fullmatch(length):
             raise Refusal(411, "expected a content length")
         is_upload = _is_upload(scope)
         most = MAX_BYTES
@@ -277,21 +277,33 @@ async def _checked_body(scope, receive):
 
     A client that exceeds the limit counts as disconnected.
     """
-    if _header(scope, "content-length") in ("", "0"):
+    if header(scope, "content-length") in ("", "0"):
         if scope["method"] == "POST":
             raise Refusal(400, "expected a body. Received: none")
         # A response that lasts is told by `receive` when the client disconnects.
         return receive
     if _is_upload(scope):
         return _bounded(receive, UPLOAD_SECONDS)
-    bounded, content, more = _bounded(receive, REQUEST_SECONDS), bytearray(), True
+    content = bytearray()
+    async for part in parts_of(receive):
+        content += part
+    _check_json(content)
+    return replayed(content, receive)
+
+
+async def parts_of(receive):
+    """Yield the parts of the body of a request, within a time limit."""
+    receive_in_time, more = _bounded(receive, REQUEST_SECONDS), True
     while more:
-        message = await bounded()
+        message = await receive_in_time()
         if message["type"] == "http.disconnect":
             raise Refusal(408, f"expected a request within {REQUEST_SECONDS} seconds")
-        content += message.get("body", b"")
+        yield message.get("body", b"")
         more = message.get("more_body", False)
-    _check_json(content)
+
+
+def replayed(content, receive):
+    """Return a `receive` of a request whose body was read."""
     messages = [{"type": "http.request", "body": bytes(content), "more_body": False}]
 
     async def replay():
@@ -334,20 +346,20 @@ def _bounded(receive, seconds):
     return receive_in_time
 
 
-def _header(scope, name):
+def header(scope, name):
     """Return the value of a header of a request, or an empty string."""
     return dict(scope["headers"]).get(name.encode(), b"").decode("latin-1")
 
 
-def _is_foreign(scope):
+def is_foreign(scope):
     """Return whether a browser sent a request for a page of another address.
 
     A reverse proxy names the address of the page in `X-Forwarded-Host`. Browsers do not
     let other pages set it.
     """
-    origin = _header(scope, "origin")
+    origin = header(scope, "origin")
     _, _, host = origin.partition("://")
-    own = _header(scope, "host"), _header(scope, "x-forwarded-host")
+    own = header(scope, "host"), header(scope, "x-forwarded-host")
     # Some pages, such as files, have the origin "null".
     return bool(origin) and (not host or host not in own)
 

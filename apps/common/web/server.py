@@ -29,30 +29,48 @@ def serve(program, build, config):
     """
     password = read_password(config.password_file)
     with listening(config) as listener, page_folder(program) as folder:
-        import uvicorn
-        from keras_attention_apps.common.web import connections
+        application = application_of(build(), config, folder, password)
+        run(program, application, config.host, listener, notice(password))
 
-        server = uvicorn.Server(
-            uvicorn.Config(
-                application_of(build(), config, folder, password),
-                http=connections.Connection,
-                ws="none",
-                loop="asyncio",
-                backlog=connections.BACKLOG,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=END_SECONDS,
-            )
+
+def run(program, application, host, listener, warning, *, serve=None, **options):
+    """Answer the requests of a socket until the program is interrupted.
+
+    Args:
+        program: Name of the program.
+        application: ASGI application.
+        host: Address of the socket as it was given. If other computers can reach it,
+            `warning` is printed.
+        listener: The socket.
+        warning: What somebody should know whose server can be reached.
+        serve: Class of the server; by default that of uvicorn.
+        **options: Further options of uvicorn.
+    """
+    import uvicorn
+    from keras_attention_apps.common.web import connections
+
+    options = {"timeout_graceful_shutdown": END_SECONDS, **options}
+    server = (serve or uvicorn.Server)(
+        uvicorn.Config(
+            application,
+            http=connections.Connection,
+            ws="none",
+            loop="asyncio",
+            backlog=connections.BACKLOG,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            **options,
         )
-        if not is_local(config.host):
-            print(f"{program}: warning: {notice(password)}", file=sys.stderr)
-        for name in ("uvicorn.error", "asyncio", "python_multipart.multipart"):
-            logging.getLogger(name).addFilter(connections.Reported())
-        host, port = listener.getsockname()[:2]
-        host = f"[{host}]" if ":" in host else host
-        print(f"{program}: http://{host}:{port} (Ctrl-C ends it)", flush=True)
-        server.run(sockets=[listener])
+    )
+    if not is_local(host):
+        print(f"{program}: warning: {warning}", file=sys.stderr)
+    for name in ("uvicorn.error", "asyncio", "python_multipart.multipart"):
+        logging.getLogger(name).addFilter(connections.Reported())
+    name, port = listener.getsockname()[:2]
+    name = f"[{name}]" if ":" in name else name
+    print(f"{program}: http://{name}:{port} (Ctrl-C ends it)", flush=True)
+    server.run(sockets=[listener])
 
 
 def read_password(path):

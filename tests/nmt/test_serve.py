@@ -1,0 +1,308 @@
+"""`nmt serve` as clients of LibreTranslate use it, on the default model."""
+
+import json
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import requests
+from deep_translator import LibreTranslator
+from deep_translator.exceptions import AuthorizationException
+from keras_attention_apps.common.models import Runtimes
+from keras_attention_apps.common.options import RestConfig
+from keras_attention_apps.common.web.rest import Service
+from keras_attention_apps.nmt.config import DEFAULT_MODEL, ServeConfig
+from keras_attention_apps.nmt.litert import LiteTranslator
+from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.serve import Detector, Translator, pair_of
+from keras_attention_apps.nmt.translations import Translation
+from libretranslatepy import LibreTranslateAPI
+from programs import error_of as error_of_program
+from servers import error_of, metric, served, until
+
+KEY = "a key of the translator"
+SENTENCES = [
+    f"{who} {what} in the {where}."
+    for who in ("A man", "Two dogs", "A young woman", "The children")
+    for what in ("run", "play", "sit")
+    for where in ("snow", "park", "kitchen")
+]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A server with two language pairs, which have the same model."""
+    keys = tmp_path_factory.mktemp("keys") / "keys.txt"
+    keys.write_text(KEY)
+    pairs = ("en-de", "en-fr")
+    models = [x for pair in pairs for x in ("--model", DEFAULT_MODEL, "--pair", pair)]
+    limits = ("--max-characters", "1000", "--max-texts", "40")
+    with served("nmt", *models, *limits, "--api-keys", str(keys)) as (_, address):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return LiteTranslator.from_preset(DEFAULT_MODEL)
+
+
+def translate(address, q, **options):
+    """Return the answer to a request in JSON."""
+    values = {"source": "en", "target": "de", "api_key": KEY, "q": q, **options}
+    return requests.post(f"{address}/translate", json=values, timeout=60)
+
+
+def test_libretranslatepy_translates_detects_and_lists(address):
+    client = LibreTranslateAPI(address, api_key=KEY)
+
+    assert client.translate("A dog runs.", "en", "de") == "Ein Hund rennt."
+    assert client.translate("Ein Hund & 50% rennt.", "auto", "de") == (
+        "Ein Hund & 50% rennt."
+    )
+    assert client.detect("Guten Morgen, wie geht es dir?")[0]["language"] == "de"
+    assert client.languages() == [
+        {"code": "en", "name": "English", "targets": ["en", "de", "fr"]},
+        {"code": "de", "name": "German", "targets": ["de"]},
+        {"code": "fr", "name": "French", "targets": ["fr"]},
+    ]
+
+
+def test_deep_translator_translates(address):
+    options = {"source": "en", "target": "de", "custom_url": f"{address}/"}
+    client = LibreTranslator(api_key=KEY, **options)
+
+    assert client.translate("A dog runs.") == "Ein Hund rennt."
+    assert client.translate_batch(["A dog runs.", "Two women sing."]) == [
+        "Ein Hund rennt.",
+        "Zwei Frauen singen.",
+    ]
+    with pytest.raises(AuthorizationException):
+        LibreTranslator(api_key="a key of nobody", **options).translate("A dog runs.")
+
+
+def test_a_list_is_answered_by_lists(address, translator):
+    texts = [*SENTENCES[:5], "", "A dog runs. Two women sing! Where?"]
+    answer = translate(address, texts, alternatives=2).json()
+
+    assert list(answer) == ["translatedText", "alternatives"]
+    assert answer["translatedText"] == [x.text for x in translator.translate(texts)]
+    for text, others in zip(texts, answer["alternatives"], strict=True):
+        (ranked,) = translator.translate_each([text], n_best=5)
+        expected = [x.text for x in ranked if x.text != ranked[0].text]
+        assert others == list(dict.fromkeys(expected))[:2]
+    assert len(answer["alternatives"][0]) == 2
+
+
+def test_one_text_is_answered_by_one(address, translator):
+    answer = translate(address, SENTENCES[0], source="auto", alternatives="1").json()
+
+    assert answer["translatedText"] == translator.translate(SENTENCES[0]).text
+    assert isinstance(answer["alternatives"], list) and len(answer["alternatives"]) == 1
+    assert answer["detectedLanguage"]["language"] == "en"
+    assert 50 < answer["detectedLanguage"]["confidence"] <= 100
+    assert list(translate(address, SENTENCES[0]).json()) == ["translatedText"]
+
+
+def test_every_text_of_a_list_has_its_own_language(address):
+    texts = ["Two women sing in the park.", "Zwei Frauen singen im Park."]
+    answer = translate(address, texts, source="auto").json()
+
+    assert [x["language"] for x in answer["detectedLanguage"]] == ["en", "de"]
+    assert answer["translatedText"] == ["Zwei Frauen singen im Park."] * 2
+
+
+def test_line_breaks_stay(address, translator):
+    first, second = translator.translate(SENTENCES[:2])
+    text = f"{SENTENCES[0]}\n\n{SENTENCES[1]}\r\n"
+
+    answer = translate(address, text).json()["translatedText"]
+    assert answer == f"{first.text}\n\n{second.text}\n"
+
+
+class Shouting:
+    """A stand-in for a model, which reads seven words and writes capital letters."""
+
+    max_length = 8
+
+    def __init__(self):
+        self.tokenizer = SimpleNamespace(encode=lambda text: [*text.split(), "end"])
+
+    def search_options(self, **search):
+        return {"beam_size": 2}
+
+    def translate_each(self, sentences, *, n_best, split, batch_size):
+        empty = np.zeros((0, 0)), np.zeros(0)
+        for text in sentences:
+            is_cut = len(text.split()) > 7
+            yield [
+                Translation(text.upper() + mark, [], [], -i, -i, *empty, is_cut)
+                for i, mark in enumerate(["", "?"][:n_best])
+            ]
+
+
+def test_sentences_that_are_too_long_lose_nothing(monkeypatch):
+    monkeypatch.setattr(Runtimes, "load", lambda *args, **options: Shouting())
+    service = Service("nmt", RestConfig())
+    translator = Translator("shouting", ServeConfig(), service)
+    numbers = " ".join(map(str, range(100)))
+
+    (ranked,) = translator.texts([f"a b {numbers} c.\nD e."], 2)
+    assert ranked[0] == f"A B {numbers} C.\nD E."
+    assert len(ranked) == 2 and ranked[1].endswith("\nD E.?")
+
+
+def test_a_word_that_is_too_long_stays(address):
+    word = "x" * 900
+
+    assert translate(address, word).json()["translatedText"] == word
+
+
+def test_html_keeps_its_tags(address, translator):
+    page = '<p title="x">A <b>dog</b> runs.</p><p>Two women <i>sing</i>.</p>'
+    answer = translate(address, [page, "<br>"], format="html", alternatives=1).json()
+
+    expected = translator.translate_html(page, language="de")
+    assert "<b>Hund</b>" in expected
+    assert answer["translatedText"] == [expected, "<br>"]
+    assert answer["alternatives"] == [[], []]
+    detected = translate(address, page, format="html", source="auto").json()
+    assert detected["translatedText"] == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"q": ""}, "q is missing"),
+        ({"q": None}, "q is missing"),
+        ({"q": []}, "q: list should have at least 1 item"),
+        ({"q": 5}, "q: input should be a valid string. Received: 5"),
+        ({"q": "\ud800"}, "q: input should be a valid string"),
+        ({"q": ["a", {"b": 1}]}, "q: input should be a valid string"),
+        ({"q": "a" * 1001}, "q: string should have at most 1000 characters"),
+        ({"q": ["a", "a" * 1001]}, "q: string should have at most 1000 characters"),
+        ({"q": ["a"] * 41}, "q: list should have at most 40 items"),
+        ({"source": None}, "source is missing"),
+        ({"source": "xx"}, "source: expected one of en, de, fr, auto. Received: 'xx'"),
+        ({"target": "auto"}, "target: expected one of en, de, fr. Received: 'auto'"),
+        ({"target": "/etc/passwd"}, "target: expected one of"),
+        ({"source": "de", "target": "en"}, "there is no model from de to en"),
+        ({"format": "pdf"}, "format: input should be 'text' or 'html'"),
+        ({"alternatives": 5}, "alternatives: input should be less than 5"),
+        ({"alternatives": -1}, "alternatives: input should be greater than or equal"),
+        ({"alternatives": "x"}, "alternatives: input should be a valid integer"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_the_reason(address, values, error):
+    answer = translate(address, **{"q": "A dog runs.", **values})
+
+    assert error_of(answer, 400).startswith(error)
+
+
+def test_a_wrong_key_is_refused(address):
+    error_of(translate(address, "A dog runs.", api_key="x"), 403)
+    error_of(translate(address, "A dog runs.", api_key=["x"]), 403)
+    error_of(translate(address, "A dog runs.", api_key=None), 403)
+    error_of(requests.post(f"{address}/detect", data={"q": "a"}), 403)
+
+
+@pytest.mark.parametrize("text", ["\0", "\u202e", "<b", "&#xd800;", "\n\n"])
+@pytest.mark.parametrize("kind", ["text", "html"])
+def test_any_characters_are_answered(address, text, kind):
+    body = json.dumps(
+        {
+            "q": text,
+            "source": "auto",
+            "target": "de",
+            "format": kind,
+            "api_key": KEY,
+        }
+    )
+    headers = {"content-type": "application/json"}
+    answer = requests.post(f"{address}/translate", data=body, headers=headers)
+
+    assert answer.status_code == 200, answer.text
+
+
+def test_answers_are_not_mixed_up_and_are_computed_together(address, translator):
+    expected = {x: translator.translate(x).text for x in SENTENCES}
+    pages = {f"<p>{x}</p>": f"<p>{y}</p>" for x, y in expected.items()}
+
+    def ask(item):
+        place, (text, translation) = item
+        kind = "html" if text.startswith("<p>") else "text"
+        texts = [text] * (1 + place % 3)
+        answer = translate(address, texts, format=kind)
+        return answer.json()["translatedText"] == [translation] * len(texts)
+
+    headers = {"authorization": f"Bearer {KEY}"}
+
+    def batches():
+        text = requests.get(f"{address}/metrics", headers=headers).text
+        return [metric(text, f"nmt_batch_size_{x}") for x in ("sum", "count")]
+
+    before = batches()
+    with ThreadPoolExecutor(24) as pool:
+        assert all(pool.map(ask, enumerate([*expected.items(), *pages.items()])))
+    total, count = (y - x for x, y in zip(before, batches(), strict=True))
+    # A text that a list repeats is translated once.
+    assert total >= len(SENTENCES) * 2
+    assert total / count > 2
+
+
+def test_the_end_loses_no_request(translator):
+    expected = [x.text for x in translator.translate(SENTENCES)]
+    with served("nmt") as (process, address), ThreadPoolExecutor(36) as pool:
+        found = [pool.submit(translate, address, text) for text in SENTENCES]
+        name = "nmt_waiting_requests"
+        until(
+            lambda: (
+                any(x.done() for x in found)
+                or metric(requests.get(f"{address}/metrics").text, name) > 10
+            )
+        )
+        process.send_signal(signal.SIGTERM)
+
+        answers = [future.result() for future in found]
+        assert [x.json()["translatedText"] for x in answers] == expected
+        assert process.wait(60) == 143
+
+
+def test_a_model_knows_its_language_pair():
+    assert pair_of(DEFAULT_MODEL) == "en-de"
+    assert pair_of("multi30k-en-de-luong+multi30k-en-de-bahdanau") == "en-de"
+    assert pair_of("my.tflite") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--model", "none"), "expected the name of a preset"),
+        (("--pair", "english"), "expected the language pair of .*Received: english"),
+        (("--model", DEFAULT_MODEL, *["--pair", "en-de"] * 2), "one --pair for each"),
+        (("--model", DEFAULT_MODEL) * 2, "one model for each language pair: en-de"),
+        (("--api-keys", __file__), "an API key of at least 16 characters"),
+        (("--host", "192.0.2.1"), "cannot listen at 192.0.2.1"),
+        (("--api-key", "x"), "Did you mean|Unrecognized"),
+    ],
+)
+def test_wrong_options_are_one_line(arguments, error, capsys):
+    if error.startswith("Did"):
+        with pytest.raises(SystemExit):
+            main(["serve", *arguments])
+        assert "--api-keys" in capsys.readouterr().err
+        return
+    arguments = ["serve", "--port", "0", *arguments]
+    assert re.search(error, error_of_program(main, arguments, capsys))
+
+
+def test_languages_are_those_of_the_models():
+    detect = Detector(["en", "de", "xx"])
+
+    assert detect("Die Katze schläft.")[0]["language"] == "de"
+    # Nothing speaks for a language: the source of the first model comes first.
+    assert detect("123")[0] == {"confidence": 50.0, "language": "en"}
+    assert detect("A dog.")[2] == {"confidence": 0.0, "language": "xx"}
+    assert Detector(["xx"])("A dog.") == [{"confidence": 0.0, "language": "xx"}]
