@@ -194,7 +194,7 @@ def our_search(
 def random_network(attention):
     import keras
     from keras_attention_apps.nmt.config import ModelConfig, with_recipe
-    from keras_attention_apps.nmt.network.__init__ import build_network
+    from keras_attention_apps.nmt.network import build_network
 
     depth, units, layers, heads = SIZES[attention]
     sizes = {"embedding_units": depth, "units": units, "encoder_units": units}

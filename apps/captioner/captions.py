@@ -1,6 +1,8 @@
 """Captions of images, whichever runtime computes them."""
 
 import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from keras_attention_apps.captioner.config import PRESETS, ModelConfig
@@ -57,13 +59,13 @@ class Caption:
     """
 
     text: str
-    words: list
+    words: list[str]
     score: float
     log_probability: float
     mean_log_probability: float
-    probabilities: list
+    probabilities: list[float]
     weights: np.ndarray
-    sentinel: list | None = None
+    sentinel: list[float] | None = None
     unsure: bool | None = None
 
     def _repr_html_(self):
@@ -72,7 +74,7 @@ class Caption:
 
         return notebook_html(self)
 
-    def details(self):
+    def details(self) -> dict[str, Any]:
         """Return everything as a dict that JSON can hold."""
         optional = {}
         if self.sentinel is not None:
@@ -111,7 +113,7 @@ class BaseCaptioner:
     has_sentinel = False
     tokenizer_type = Vocabulary
 
-    def caption(self, images, **options):
+    def caption(self, images: Any, **options: Any) -> Caption | list[Caption]:
         """Caption one image or several.
 
         Args:
@@ -135,13 +137,13 @@ class BaseCaptioner:
 
     def caption_each(
         self,
-        images,
+        images: Iterable[Any],
         *,
-        n_best=1,
-        batch_size=64,
-        maps="weights",
-        **search,
-    ):
+        n_best: int = 1,
+        batch_size: int = 64,
+        maps: str = "weights",
+        **search: Any,
+    ) -> Iterator[tuple[Any, list[Caption] | ImageError]]:
         """Caption any number of images.
 
         Args:

@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import (
@@ -261,7 +262,9 @@ class LiteTask(Described):
         return best
 
     @classmethod
-    def from_preset(cls, name_or_path, *, threads=None):
+    def from_preset(
+        cls, name_or_path: str | os.PathLike, *, threads: int | None = None
+    ) -> Self:
         """Load a `.tflite` file, that of a shipped preset, or that of a folder.
 
         Raises:

@@ -1,6 +1,8 @@
 """A trained network with its tokenizer: loading, saving, averaging, cached searches."""
 
 import dataclasses
+import os
+from typing import Any, Self
 
 import numpy as np
 from keras_attention_apps.common import models
@@ -86,7 +88,14 @@ class Task(Described):
         return replaced(config, changes, cls.runtime_options)
 
     @classmethod
-    def from_preset(cls, name_or_path, *, jit_compile=False, precision=None, **changes):
+    def from_preset(
+        cls,
+        name_or_path: str | os.PathLike,
+        *,
+        jit_compile: bool = False,
+        precision: str | None = None,
+        **changes: Any,
+    ) -> Self:
         """Load a shipped preset by its name, or a trained model by its folder.
 
         Args:

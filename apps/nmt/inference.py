@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -17,7 +18,7 @@ from keras_attention_apps.nmt.config import (
     TranslationBeamConfig,
 )
 from keras_attention_apps.nmt.data.glossary import word_continuations
-from keras_attention_apps.nmt.network.__init__ import build_network
+from keras_attention_apps.nmt.network import build_network
 from keras_attention_apps.nmt.network.base import ForcedDecoding
 from keras_attention_apps.nmt.text import alignment_of, merge_weights, pad
 from keras_attention_apps.nmt.translations import LENGTH_SLACK, BaseTranslator, chunks
@@ -90,7 +91,9 @@ class Translator(BaseTranslator, Task):
     def attends(self):
         return self.config.attention != "none"
 
-    def align(self, sources, targets, *, batch_size=64):
+    def align(
+        self, sources: Sequence[str], targets: Sequence[str], *, batch_size: int = 64
+    ) -> list[list[tuple[int, int]]]:
         """Align sentences with given translations, by forced decoding.
 
         The decoder reads the translation instead of its own, and each target word is
@@ -153,17 +156,7 @@ class Translator(BaseTranslator, Task):
         merged = merge_weights(weights, [*places[0], places[0][-1] + 1], places[1])
         return alignment_of(merged[:, :-1], merged[:, -1])
 
-    def _search(
-        self,
-        token_ids,
-        batch_size,
-        n_best,
-        search,
-        phrases=(),
-        begins=(),
-        banned=(),
-        sampling=None,
-    ):
+    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
         columns = max(map(len, token_ids))
         if self.jit_compile or len(token_ids) == 1:
             # TensorFlow would trace the search again for a sentence of another length.
@@ -171,16 +164,16 @@ class Translator(BaseTranslator, Task):
         if self.jit_compile:
             rows = power_of_two(len(token_ids), batch_size)
             token_ids = token_ids + token_ids[-1:] * (rows - len(token_ids))
-            phrases, begins, banned = (
-                [*x, *x[-1:] * (rows - len(x))] for x in (phrases, begins, banned)
-            )
+            phrases = [*phrases, *phrases[-1:] * (rows - len(phrases))]
         inputs = {"source": pad(token_ids, columns=columns)}
-        if any(phrases):
-            inputs["phrases"] = self._padded(phrases)
+        required = ()
+        if phrases:
+            required, begins, banned = zip(*phrases, strict=True)
+            inputs["phrases"] = self._padded(required)
             places = self._padded([[[place] for place in row] for row in begins])
             inputs["phrase_begins"] = places[..., 0]
             inputs["banned_phrases"] = self._padded(banned)
-        longest = self.max_search_length(columns, search, phrases)
+        longest = self.max_search_length(columns, search, required)
         if sampling:
             search_model = self._sampling_model(longest, n_best, search, *sampling)
         else:

@@ -49,17 +49,7 @@ class LiteTranslator(LiteTask, BaseTranslator):
             f"Keras. Received: {self.path}"
         )
 
-    def _search(
-        self,
-        token_ids,
-        batch_size,
-        n_best,
-        search,
-        phrases=(),
-        begins=(),
-        banned=(),
-        sampling=None,
-    ):
+    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
         if sampling:
             raise UserError(
                 "a LiteRT file contains the beam search alone: sample with Keras. "

@@ -5,6 +5,8 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, overload
 
 import numpy as np
 from keras_attention_apps.common.errors import UserError
@@ -15,7 +17,7 @@ from keras_attention_apps.common.hypotheses import (
 )
 from keras_attention_apps.common.models import Runtimes
 from keras_attention_apps.common.text import END, has_unspaced
-from keras_attention_apps.nmt.config import PRESETS
+from keras_attention_apps.nmt.config import PRESETS, SamplingConfig
 from keras_attention_apps.nmt.data.copying import Copying
 from keras_attention_apps.nmt.data.glossary import Glossary, count_phrase, encode_phrase
 from keras_attention_apps.nmt.text import (
@@ -92,20 +94,20 @@ class Translation:
     """
 
     text: str
-    source_words: list
-    words: list
+    source_words: list[str]
+    words: list[str]
     score: float
     log_probability: float
     weights: np.ndarray
     end_weights: np.ndarray
     cut: bool = False
-    omitted: list = dataclasses.field(default_factory=list)
-    subwords: list = dataclasses.field(default_factory=list)
-    probabilities: list = dataclasses.field(default_factory=list)
+    omitted: list[str] = dataclasses.field(default_factory=list)
+    subwords: list[str] = dataclasses.field(default_factory=list)
+    probabilities: list[float] = dataclasses.field(default_factory=list)
     unsure: bool | None = None
 
     @property
-    def mean_log_probability(self):
+    def mean_log_probability(self) -> float:
         """Mean over the subwords and the end token.
 
         The larger it is, the more confident the model is.
@@ -113,7 +115,7 @@ class Translation:
         return self.log_probability / max(len(self.subwords), 1)
 
     @classmethod
-    def joined(cls, translations):
+    def joined(cls, translations: Sequence["Translation"]) -> "Translation":
         """Return the translation of a text from those of its sentences."""
         if len(translations) == 1:
             return translations[0]
@@ -149,7 +151,7 @@ class Translation:
         )
 
     @property
-    def alignment(self):
+    def alignment(self) -> list[tuple[int, int]]:
         """Pairs of a source word and a target word, counted from 0.
 
         A word without weights, or with its largest weight on the end token, has none.
@@ -162,7 +164,7 @@ class Translation:
 
         return notebook_html(self)
 
-    def details(self):
+    def details(self) -> dict[str, Any]:
         """Return a dict that JSON can hold, without `end_weights`, `cut`, `omitted`."""
         optional = {} if self.unsure is None else {"unsure": self.unsure}
         return {
@@ -223,6 +225,14 @@ class BaseTranslator:
         """The `Copying` of the vocabulary; `None` without copying."""
         return Copying(self.tokenizer) if self.extra_ids else None
 
+    @overload
+    def translate(self, sentences: str, **options: Any) -> Translation: ...
+
+    @overload
+    def translate(
+        self, sentences: Iterable[str], **options: Any
+    ) -> list[Translation]: ...
+
     def translate(self, sentences, **options):
         """Translate one sentence or several.
 
@@ -238,13 +248,15 @@ class BaseTranslator:
         best = [translations[0] for translations in found]
         return best[0] if single else best
 
-    def translate_html(self, text, *, language=None, **options):
+    def translate_html(
+        self, text: str, *, language: str | None = None, **options: Any
+    ) -> str:
         """Translate a page, or a part of one; see `markup.translate_html`."""
         from keras_attention_apps.nmt.markup import translate_html
 
         return translate_html(self, text, language=language, **options)
 
-    def translate_subtitles(self, text, **options):
+    def translate_subtitles(self, text: str, **options: Any) -> str:
         """Translate SubRip or WebVTT; see `markup.translate_subtitles`."""
         from keras_attention_apps.nmt.markup import translate_subtitles
 
@@ -252,15 +264,15 @@ class BaseTranslator:
 
     def translate_each(
         self,
-        sentences,
+        sentences: Iterable[str],
         *,
-        n_best=1,
-        batch_size=64,
-        split=True,
-        glossary=None,
-        sampling=None,
-        **search,
-    ):
+        n_best: int = 1,
+        batch_size: int = 64,
+        split: bool = True,
+        glossary: Glossary | dict[str, str] | None = None,
+        sampling: SamplingConfig | None = None,
+        **search: Any,
+    ) -> Iterator[list[Translation]]:
         """Translate any number of sentences, in batches of similar length.
 
         Several batches are read and sorted by length before the first is translated.
@@ -341,7 +353,6 @@ class BaseTranslator:
             waiting.sort(key=lambda i: len(sources[i].token_ids))
             for batch in chunks(waiting, batch_size):
                 token_ids = [sources[i].token_ids for i in batch]
-                phrases = [sources[i].phrases for i in batch]
                 draw = {"sampling": next(seeds)} if seeds else {}
                 options = batch_size, n_best, search
                 # Padding of a batch gives further hypotheses.
@@ -356,8 +367,7 @@ class BaseTranslator:
                     with_phrases = self._search(
                         [token_ids[j] for j in again],
                         *options,
-                        [phrases[j] for j in again],
-                        *zip(*(replaced[j] for j in again), strict=True),
+                        [(sources[batch[j]].phrases, *replaced[j]) for j in again],
                     )
                     for j, ranked in zip(again, with_phrases, strict=False):
                         hypotheses[j] = ranked
@@ -473,25 +483,11 @@ class BaseTranslator:
         """Return target phrases as lists of token ids."""
         return [encode_phrase(self.tokenizer, phrase) for phrase in targets]
 
-    def _search(
-        self,
-        token_ids,
-        batch_size,
-        n_best,
-        search,
-        phrases=(),
-        begins=(),
-        banned=(),
-        sampling=None,
-    ):
+    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
         """Return the best hypotheses of each sentence of a batch, best first.
 
-        Args:
-            phrases: For each sentence, the phrases that its translations contain.
-            begins: For each of its phrases, the number of tokens before it, or
-                `ANYWHERE`.
-            banned: For each of its phrases, the tokens that it replaces, which no
-                hypothesis contains; `[]` for none.
+        `phrases` has for each sentence the phrases that its translations contain, and
+        for each of these where it begins and which tokens it replaces; see `_replaced`.
         """
         raise NotImplementedError
 

@@ -9,7 +9,7 @@ import pytest
 from keras_attention_apps.nmt.config import ModelConfig, with_recipe
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.network.__init__ import build_network
+from keras_attention_apps.nmt.network import build_network
 from keras_attention_apps.nmt.text import Subwords
 from keras_attention_apps.nmt.translations import Translation
 from programs import begin_training

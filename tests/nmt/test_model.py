@@ -8,7 +8,7 @@ from keras import ops, tree
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import SearchModel
 from keras_attention_apps.nmt.config import ModelConfig, with_recipe
-from keras_attention_apps.nmt.network.__init__ import build_network
+from keras_attention_apps.nmt.network import build_network
 
 from keras_attention import beam_search
 

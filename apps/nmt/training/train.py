@@ -77,7 +77,7 @@ from keras_attention_apps.nmt.data.dataset import (
 )
 from keras_attention_apps.nmt.inference import Translator, length_ratio
 from keras_attention_apps.nmt.metrics import has_four_words, translation_scores
-from keras_attention_apps.nmt.network.__init__ import build_network
+from keras_attention_apps.nmt.network import build_network
 from keras_attention_apps.nmt.text import SUBWORDS, WORD_BEGIN, Subwords
 from keras_attention_apps.nmt.training.back_translation import (
     BACK_TRANSLATIONS,
