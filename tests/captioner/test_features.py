@@ -145,38 +145,11 @@ def test_old_incomplete_files_are_removed(backbone, paths, cache):
     assert hidden == [".part-1-new.npy"]
 
 
-def _truncate(file, other):
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def _flip_a_bit_of_the_features(file, other):
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-
-
-def _flip_a_bit_of_the_header(file, other):
-    content = bytearray(file.read_bytes())
-    content[20] ^= 1
-    file.write_bytes(content)
-
-
-def _write_another_shape(file, other):
-    np.save(file, np.zeros((2, 3), "float16"))
-
-
-def _take_features_of_other_images(file, other):
-    file.write_bytes(other.read_bytes())
-
-
 DAMAGES = {
-    "empty": lambda file, other: file.write_bytes(b""),
-    "truncated": _truncate,
-    "a changed bit": _flip_a_bit_of_the_features,
-    "a changed header": _flip_a_bit_of_the_header,
-    "another shape": _write_another_shape,
-    "features of other images": _take_features_of_other_images,
-    "text": lambda file, other: file.write_text("no features " * 10),
+    "empty": lambda file: file.write_bytes(b""),
+    "truncated": lambda file: file.write_bytes(file.read_bytes()[:-100]),
+    "another shape": lambda file: np.save(file, np.zeros((2, 3), "float16")),
+    "text": lambda file: file.write_text("no features " * 10),
 }
 
 
@@ -186,15 +159,13 @@ def test_a_damaged_file_is_named_and_computed_again(
 ):
     before = np.array(cached_features(backbone, paths, cache, name="train"))
     (file,) = cache.iterdir()
-    cached_features(backbone, paths[::-1], cache, name="other")
-    (other,) = set(cache.iterdir()) - {file}
-    damage(file, other)
+    damage(file)
     capsys.readouterr()
 
     again = cached_features(backbone, paths, cache, name="of-another-phase")
     np.testing.assert_array_equal(again, before)
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (f"Warning: {file} is damaged; its features are computed again")
-    assert not file.exists() and len(list(cache.iterdir())) == 2
+    assert not file.exists() and len(list(cache.iterdir())) == 1
     cached_features(backbone, paths, cache, name="train")
     assert not capsys.readouterr().err

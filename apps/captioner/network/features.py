@@ -12,15 +12,13 @@ from keras_attention_apps.captioner.data.batches import ImageBatches
 from keras_attention_apps.captioner.data.files import read_content
 from keras_attention_apps.common.distribution import predict_rows
 from keras_attention_apps.common.errors import printable
-from keras_attention_apps.common.files import CHUNK, atomic_path
+from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.network.base import shape_multiple
 
 # Seconds without a change after which an incomplete file counts as abandoned.
 ABANDONED = 24 * 3600
 # Version of the file format, a part of the keys: files of other versions are not read.
-_VERSION = 2
-# Length of the digest at the end of a file.
-_SEAL_BYTES = hashlib.sha256().digest_size
+_VERSION = 3
 
 
 def cached_features(backbone, paths, cache, *, name, views=None):
@@ -34,9 +32,12 @@ def cached_features(backbone, paths, cache, *, name, views=None):
     computed again.
     """
     key = _digest(backbone, paths, views)
+    shape = (len(paths), *backbone.compute_output_shape((None,))[1:])
     for file in cache.glob(f"[!.]*-{key}.npy"):
-        if _is_intact(file, key):
-            return np.load(file, mmap_mode="r")
+        with contextlib.suppress(ValueError, EOFError):
+            found = np.load(file, mmap_mode="r")
+            if found.shape == shape:
+                return found
         print(
             f"Warning: {printable(file)} is damaged; its features are computed again",
             file=sys.stderr,
@@ -45,8 +46,7 @@ def cached_features(backbone, paths, cache, *, name, views=None):
         file.unlink(missing_ok=True)
     file = cache / f"{name}-{key}.npy"
     with atomic_path(file) as temporary:
-        _write_features(temporary, backbone, paths, views)
-        _append_seal(temporary, key)
+        _write_features(temporary, backbone, paths, views, shape)
     for stale in (*cache.glob(f"{name}-*.npy"), *_abandoned(cache)):
         if stale != file:
             # Another training may still be reading it on some systems.
@@ -55,12 +55,9 @@ def cached_features(backbone, paths, cache, *, name, views=None):
     return np.load(file, mmap_mode="r")
 
 
-def _write_features(path, backbone, paths, views):
+def _write_features(path, backbone, paths, views, shape):
     """Compute features of images and write them to a file."""
-    _, regions, depth = backbone.compute_output_shape((None,))
-    features = np.lib.format.open_memmap(
-        path, "w+", "float16", (len(paths), regions, depth)
-    )
+    features = np.lib.format.open_memmap(path, "w+", "float16", shape)
     _reserve(path)
     model = feature_model(backbone)
     batches = ImageBatches(paths, backbone.cnn.input_shape[1], views=views)
@@ -72,28 +69,6 @@ def _write_features(path, backbone, paths, views):
         features[begin : begin + len(computed)] = computed
         progress.add(len(computed))
     features.flush()
-
-
-def _append_seal(path, key):
-    """Append the digest of a file and its key, which NumPy ignores."""
-    with open(path, "r+b") as file:
-        file.write(_seal(file, path.stat().st_size, key))
-
-
-def _is_intact(path, key):
-    """Return whether a file ends with its digest, and was written for this key."""
-    with open(path, "rb") as file:
-        length = path.stat().st_size - _SEAL_BYTES
-        return length > 0 and _seal(file, length, key) == file.read()
-
-
-def _seal(file, length, key):
-    """Return the digest of a key and the next `length` bytes of a file."""
-    digest = hashlib.sha256(key.encode())
-    while chunk := file.read(min(CHUNK, length)):
-        digest.update(chunk)
-        length -= len(chunk)
-    return digest.digest()
 
 
 def _abandoned(cache):
