@@ -28,10 +28,8 @@ def check_boxes(boxes):
         if several.shape[1:] != (4,) or not np.isfinite(several).all():
             raise ValueError(f"{word!r} must have boxes of four numbers")
         left, top, right, bottom = several.T
-        if (
-            not ((left < right) & (top < bottom)).all()
-            or not ((several >= 0) & (several <= 1)).all()
-        ):
+        are_ordered = ((left < right) & (top < bottom)).all()
+        if not are_ordered or not ((several >= 0) & (several <= 1)).all():
             raise ValueError(
                 f"{word!r} must have boxes left, top, right, bottom, from 0 to 1"
             )
@@ -58,17 +56,16 @@ def coverage(boxes, rows, columns):
     """Return the share of every region that boxes cover, `(rows * columns,)`."""
     covered = np.zeros((rows, columns))
     for left, top, right, bottom in boxes:
-        down, across = (
-            np.clip(
-                np.minimum(end * count, np.arange(1, count + 1))
-                - np.maximum(begin * count, np.arange(count)),
-                0,
-                1,
-            )
-            for begin, end, count in ((top, bottom, rows), (left, right, columns))
-        )
+        down = _overlaps(top, bottom, rows)
+        across = _overlaps(left, right, columns)
         covered = np.maximum(covered, down[:, None] * across)
     return covered.reshape(-1)
+
+
+def _overlaps(begin, end, count):
+    """Return the share of each of `count` equal parts that an interval covers."""
+    ends = np.minimum(end * count, np.arange(1, count + 1))
+    return np.clip(ends - np.maximum(begin * count, np.arange(count)), 0, 1)
 
 
 def pointing(captions, boxes):

@@ -50,9 +50,8 @@ def read_dataset(directory, split, *, validation_share=0.1):
     if split not in SPLITS:
         raise unexpected("split", f"one of {list_some(SPLITS)}", repr(split))
     if not 0 <= validation_share < 0.5:
-        raise unexpected(
-            "validation_share", "0 or more, below 0.5", repr(validation_share)
-        )
+        found = repr(validation_share)
+        raise unexpected("validation_share", "0 or more, below 0.5", found)
     check_local(directory)
     directory = Path(directory).expanduser().absolute()
     if not directory.is_dir():
@@ -87,7 +86,7 @@ def readable(images, limit):
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         problems = list(pool.map(problem, images))
-    broken = [problem for problem in problems if problem]
+    broken = list(filter(None, problems))
     if len(broken) > limit * len(images) or len(broken) == len(images):
         raise DataError(
             f"{len(broken)} of {len(images)} images cannot be read; at most "
@@ -96,11 +95,7 @@ def readable(images, limit):
         )
     for reason in broken:
         _warn(f"{reason}; it is left out")
-    return [
-        image
-        for image, problem in zip(images, problems, strict=True)
-        if problem is None
-    ]
+    return [x for x, problem in zip(images, problems, strict=True) if not problem]
 
 
 class _Folders:
@@ -129,10 +124,7 @@ class _Folders:
 
 
 def _images_on_disk(roots, listing, split, validation_share):
-    """Return the images of a split that have captions, with the paths of their files.
-
-    Captions and images that are left out are counted in a warning.
-    """
+    """Return the images of a split with captions, and the paths of their files."""
     folders = _Folders(roots)
     images, others = listing.select(split, validation_share)
     found, missing = [], []
@@ -197,9 +189,8 @@ def _check_splits_disjoint(folders, split, images, others):
             for image in alike if file else ():
                 if _are_same(image, file):
                     found = f"{path} in {other}, the same image as {image} in {split}"
-                    raise unexpected(
-                        folders.bases[0], "one split for every image", found
-                    )
+                    where = folders.bases[0]
+                    raise unexpected(where, "one split for every image", found)
 
 
 def _warn(message):

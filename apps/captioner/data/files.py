@@ -37,10 +37,7 @@ class ArchivedFile:
 
     @property
     def stem(self):
-        """The name up to the first dot, which all files of a sample share.
-
-        This is WebDataset's convention: everything after the first dot is the suffix.
-        """
+        """The name up to the first dot, which all files of a sample share."""
         return self.name.partition(".")[0]
 
     @property
@@ -72,9 +69,8 @@ def archived_samples(archive):
             tarfile.open(fileobj=tar, mode="r:", tarinfo=ArchiveMember) as archived,
         ):
             for member in archived:
-                file = ArchivedFile(
-                    archive, member.name, member.offset_data, member.size
-                )
+                place = member.offset_data, member.size
+                file = ArchivedFile(archive, member.name, *place)
                 # Archives made on a Mac bring a hidden `._name` beside every file. A
                 # damaged one may have a file without a name.
                 if not member.isfile() or not file.stem:

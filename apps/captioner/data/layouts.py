@@ -40,7 +40,7 @@ SPLITS = {name: name for name in ("train", "dev", "test")}
 SPLITS |= {name: "dev" for name in ("val", "valid", "validation")}
 
 
-@dataclass(frozen=True)
+@dataclass
 class CaptionedImage:
     """An image on disk, its captions, and its id in the data set.
 
@@ -52,20 +52,10 @@ class CaptionedImage:
 
     path: Path | ArchivedFile
     captions: tuple[str, ...]
-    image_id: int | str
+    image_id: int | str | None
     boxes: dict = field(default_factory=dict)
     teacher_captions: tuple[str, ...] = ()
-
-
-@dataclass
-class _Listed:
-    """An image whose captions and boxes are still being read."""
-
-    path: Path | ArchivedFile
-    split: str | None
-    image_id: int | str | None
-    captions: list = field(default_factory=list)
-    boxes: dict = field(default_factory=dict)
+    split: str | None = field(default=None, compare=False)
 
 
 class Listing:
@@ -98,7 +88,8 @@ class Listing:
             # Paths of Windows, also on other systems.
             path = Path(str(path).replace("\\", "/"))
         name = _whole_name(path)
-        image = self._images.setdefault(name, _Listed(path, split, image_id))
+        new = CaptionedImage(path, (), image_id, split=split)
+        image = self._images.setdefault(name, new)
         if image.split != split:
             found = f"{name} in {image.split or 'none'} and in {split or 'none'}"
             raise unexpected(where, "one split for every image", found)
@@ -109,7 +100,7 @@ class Listing:
             if other != name:
                 found = f"{image_id!r} of {other} and of {name}"
                 raise unexpected(where, "an id of its own for every image", found)
-        image.captions += captions
+        image.captions += tuple(captions)
         for word, found in (boxes or {}).items():
             image.boxes[word] = (*dict.fromkeys((*image.boxes.get(word, ()), *found)),)
 
@@ -118,12 +109,7 @@ class Listing:
         self.dropped.setdefault((split, kind), []).append(example)
 
     def select(self, split, validation_share):
-        """Return the images of a split, and those of the others.
-
-        Returns:
-            images: List of `CaptionedImage`.
-            others: Dict from each other split to the list of its paths.
-        """
+        """Return the images of a split, and a dict from the others to their paths."""
         parts = {}
         if self._lacking is not None:
             parts = {x: [] for x in SPLITS.values() if x not in self._lacking}
@@ -143,7 +129,7 @@ class Listing:
             raise self._missing_split(split, parts)
         paths = {x: [image.path for image in images] for x, images in parts.items()}
         others = {other: found for other, found in paths.items() if other != split}
-        return _captioned(parts[split]), others
+        return _with_ids(parts[split]), others
 
     def _drawn_splits(self, images, validation_share, split, test="test"):
         """Return a dict from splits to the images that are drawn for them."""
@@ -165,19 +151,14 @@ class Listing:
         return unexpected(self.where, f"images of the split {split}", found)
 
 
-def _captioned(images):
+def _with_ids(images):
+    """Give an id to the images of a data set without ids."""
     stems = collections.Counter(image.path.stem for image in images)
-
-    def id_of(image):
-        if image.image_id is not None:
-            return image.image_id
-        stem = image.path.stem
-        return stem if stems[stem] == 1 else _whole_name(image.path)
-
-    return [
-        CaptionedImage(image.path, tuple(image.captions), id_of(image), image.boxes)
-        for image in images
-    ]
+    for image in images:
+        if image.image_id is None:
+            stem = image.path.stem
+            image.image_id = stem if stems[stem] == 1 else _whole_name(image.path)
+    return images
 
 
 def _whole_name(path):
@@ -200,12 +181,10 @@ def _splits_of(names, validation_share):
     limit = validation_share
     if validation_share and len(hashes) > 1:
         limit = max(limit, math.nextafter(first, 1))
-    splits = {
-        name: "dev"
-        if number < limit
-        else ("test" if number >= 1 - validation_share else "train")
-        for name, number in hashes.items()
-    }
+    splits = {}
+    for name, number in hashes.items():
+        is_test = number >= 1 - validation_share
+        splits[name] = "dev" if number < limit else "test" if is_test else "train"
     if "train" not in splits.values():
         return {name: split.replace("test", "train") for name, split in splits.items()}
     return splits
@@ -231,9 +210,8 @@ def read_karpathy(root):
         split = get(image, "split", str, where)
         sentences = get(image, "sentences", list, where)
         if split not in KARPATHY_SPLITS:
-            raise unexpected(
-                where, f"split one of {list_some(KARPATHY_SPLITS)}", repr(split)
-            )
+            expected = f"split one of {list_some(KARPATHY_SPLITS)}"
+            raise unexpected(where, expected, repr(split))
         keys = [key for key in ("cocoid", "imgid") if key in image]
         listing.add(
             get({"filepath": "", **image}, "filepath", str, where) / name,
@@ -390,12 +368,9 @@ def read_metadata(root):
             file_name = get(entry, next(keys, FILE_NAMES[0]), str, where)
             name = folder.relative_to(root) / file_name
             split = _split_of(entry, folders[folder], where)
+            captions = captions_of(entry, where, listing, split)
             listing.add(
-                name,
-                captions_of(entry, where, listing, split),
-                split,
-                where=where,
-                boxes=boxes_of(entry, where),
+                name, captions, split, where=where, boxes=boxes_of(entry, where)
             )
     return listing
 
@@ -416,10 +391,8 @@ def _split_of(entry, folder_split, where):
 def captions_of(entry, where, listing, split):
     """Return the captions of a JSON object or a row: a string or a list of strings.
 
-    A missing one, `null`, is an empty one.
-
-    If there are several keys, the first of `CAPTION_NAMES` is used. Different values of
-    the others are recorded as dropped.
+    A missing one, `null`, is an empty one. Of several keys, the first of
+    `CAPTION_NAMES` is used. Different values of the others are recorded as dropped.
     """
     names = [name for name in CAPTION_NAMES if name in entry]
     if not names:
@@ -494,11 +467,5 @@ def _read_sample(where, files, split, listing):
 
 # In the order in which they are tried. A reader returns the `Listing` of a data set, or
 # `None` if it does not recognise its layout.
-LAYOUTS = (
-    read_karpathy,
-    read_coco,
-    read_flickr,
-    read_kaggle,
-    read_metadata,
-    read_webdataset,
-)
+LAYOUTS = (read_karpathy, read_coco, read_flickr, read_kaggle, read_metadata)
+LAYOUTS += (read_webdataset,)
