@@ -31,8 +31,8 @@ def build(read):
     from keras_attention_apps.common.web import page as frame
 
     with frame.page("test", "A page of the tests.") as blocks:
-        image = frame.image_upload(label="Image")
-        files = frame.file_upload(file_count="multiple")
+        image = frame.ImageUpload(label="Image")
+        files = frame.FileUpload(file_count="multiple")
         options = frame.beam_options({"beam_size": 5, "length_penalty": 1.0}, ())
         shown = gr.JSON()
         reading = frame.event(lambda path, *_: [read(path)], [image, *options], shown)

@@ -28,11 +28,11 @@ from keras_attention_apps.common.web.models import Models, name_of
 from keras_attention_apps.common.web.page import (
     LAYOUT,
     RESULTS,
+    FileUpload,
+    ImageUpload,
     beam_options,
     endpoint,
     event,
-    file_upload,
-    image_upload,
     in_turn,
     page,
     revealed,
@@ -158,7 +158,7 @@ def _one_image(config, service, read):
     photo = gr.State(None, time_to_live=3600)
     with gr.Row(elem_classes=LAYOUT):
         with gr.Column(min_width=280):
-            upload = image_upload(
+            upload = ImageUpload(
                 label=PHOTOGRAPH,
                 sources=["upload", "clipboard", "webcam"],
                 height=230,
@@ -289,7 +289,7 @@ def _comparison(config, service):
 
 def _many_images(service, read):
     """Fill the tab for many images."""
-    upload = file_upload(
+    upload = FileUpload(
         label=f"Photographs: drop or choose up to {MAX_FILES}",
         file_count="multiple",
         file_types=["image"],

@@ -33,11 +33,13 @@ class Connection(H11Protocol):
     def connection_made(self, transport):
         super().connection_made(transport)
         self._opened = self.loop.time()
-        self._timer = self.loop.call_later(
-            guard.REQUEST_SECONDS, self._close_idle, None
-        )
+        self._watch(None)
         if len(self.connections) > max_connections():
             self._close_another()
+
+    def _watch(self, cycle):
+        seconds = guard.REQUEST_SECONDS
+        self._timer = self.loop.call_later(seconds, self._close_idle, cycle)
 
     def connection_lost(self, exc):
         self._timer.cancel()
@@ -54,18 +56,13 @@ class Connection(H11Protocol):
         """Close the connection if no request has begun since the last call."""
         if self.cycle is cycle and not self._is_busy():
             self.transport.abort()
-            return
-        self._timer = self.loop.call_later(
-            guard.REQUEST_SECONDS, self._close_idle, self.cycle
-        )
+        else:
+            self._watch(self.cycle)
 
     def _close_another(self):
         """Close an idle connection, or else the oldest one."""
-        others = [
-            one
-            for one in self.connections
-            if one is not self and not one.transport.is_closing()
-        ]
+        others = [x for x in self.connections if not x.transport.is_closing()]
+        others = [x for x in others if x is not self]
         if others:
             found = min(others, key=lambda one: (one._is_busy(), one._opened))
             found.transport.abort()

@@ -134,16 +134,11 @@ ROUTES = re.compile(
 LENGTH = re.compile("[0-9]{0,15}")
 
 # The browser loads nothing that does not come from this server.
-POLICY = "; ".join(
-    (
-        "default-src 'self' data: blob:",
-        "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:",
-        "style-src 'self' 'unsafe-inline'",
-        "object-src 'none'",
-        "base-uri 'self'",
-        "form-action 'self'",
-        "frame-ancestors 'self'",
-    )
+POLICY = (
+    "default-src 'self' data: blob:; "
+    "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; object-src 'none'; base-uri 'self'; "
+    "form-action 'self'; frame-ancestors 'self'"
 )
 
 HEADERS = {
@@ -222,8 +217,10 @@ class Guard:
         if len(scope.get("query_string", b"")) > MAX_CHARACTERS:
             raise Refusal(414, f"expected a query of at most {MAX_CHARACTERS} bytes")
         if path.startswith(FILE):
-            with _refusing(403):
+            try:
                 upload_path(path.removeprefix(FILE), self.folder)
+            except UserError as error:
+                raise Refusal(403, str(error)) from None
         length = header(scope, "content-length")
         if header(scope, "transfer-encoding") or not LENGTH.fullmatch(length):
             raise Refusal(411, "expected a content length")
@@ -261,15 +258,6 @@ class Refusal(Exception):
         from starlette.responses import JSONResponse
 
         return JSONResponse({"detail": str(self)}, self.status, self.headers)
-
-
-@contextlib.contextmanager
-def _refusing(status):
-    """Turn a `UserError` into a `Refusal`."""
-    try:
-        yield
-    except UserError as error:
-        raise Refusal(status, str(error)) from None
 
 
 async def _checked_body(scope, receive):
@@ -321,9 +309,8 @@ def _check_json(content):
     if not isinstance(body, dict):
         raise Refusal(400, "expected a JSON object. Received: something else")
     if len(str(body.get("session_hash"))) > MAX_CHARACTERS:
-        raise Refusal(
-            400, f"session_hash: expected at most {MAX_CHARACTERS} characters"
-        )
+        expected = f"expected at most {MAX_CHARACTERS} characters"
+        raise Refusal(400, f"session_hash: {expected}")
 
 
 def _bounded(receive, seconds):

@@ -55,17 +55,15 @@ class Models:
             with contextlib.suppress(UserError):
                 found.search_options(**search)
                 return found
+        options["search"] = search
         try:
-            loaded.append(
-                self._runtimes.load(
-                    model, self._config, count=None, search=search, **options
-                )
-            )
+            found = self._runtimes.load(model, self._config, count=None, **options)
         except ImportError as error:
             raise UserError(
                 f"these options need Keras, which is not installed ({error})"
             ) from error
-        return loaded[-1]
+        loaded.append(found)
+        return found
 
 
 def name_of(model):

@@ -86,25 +86,14 @@ def _subclass(component):
     )
 
 
-ImageUpload = _subclass(gr.Image)
+# A `gradio.File` whose value is the path of the upload, or a list of several.
 FileUpload = _subclass(gr.File)
-
-
-def image_upload(**options):
-    """Return a `gradio.Image` whose value is the path of the upload.
-
-    The program checks the size of the image before it decodes it. What the component
-    shows is a data URI. The script of the page uploads images that are pasted anywhere.
-    """
-    return ImageUpload(type="filepath", elem_classes="ka-upload", **options)
-
-
-def file_upload(**options):
-    """Return a `gradio.File` whose value is the path of the upload.
-
-    With `file_count="multiple"`, it is a list of paths.
-    """
-    return FileUpload(**options)
+# A `gradio.Image` whose value is the path of the upload: the program checks the size of
+# the image before it decodes it. What the component shows is a data URI. The script of
+# the page uploads images that are pasted anywhere.
+ImageUpload = functools.partial(
+    _subclass(gr.Image), type="filepath", elem_classes="ka-upload"
+)
 
 
 def check_calls(page):
@@ -132,10 +121,8 @@ def checked_values(function, values, folder):
         raise UserError(
             f"expected {len(function.inputs)} values. Received: {len(values)}"
         )
-    return [
-        _checked(component, value, folder)
-        for component, value in zip(function.inputs, values, strict=True)
-    ]
+    pairs = zip(function.inputs, values, strict=True)
+    return [_checked(component, value, folder) for component, value in pairs]
 
 
 def _checked(component, value, folder):
@@ -214,13 +201,10 @@ def _checked_upload(component, value, folder):
     for file in files:
         path = file.get("path") if isinstance(file, dict) else None
         if not isinstance(path, str):
-            raise UserError(
-                'expected an uploaded file, {"path": ...}. Received: '
-                f"{_described(file)}"
-            )
-        checked.append(
-            {"path": upload_path(path, folder), "meta": {"_type": "gradio.FileData"}}
-        )
+            expected = 'an uploaded file, {"path": ...}'
+            raise UserError(f"expected {expected}. Received: {_described(file)}")
+        path = upload_path(path, folder)
+        checked.append({"path": path, "meta": {"_type": "gradio.FileData"}})
     return checked if isinstance(value, list) and several else checked[0]
 
 
@@ -274,23 +258,16 @@ def beam_options(defaults, penalties):
     The choices are few, since Keras compiles a graph for each pair of values.
     """
 
-    def dropdown(values, value, **texts):
-        choices = sorted({*values, value})
+    def dropdown(values, value, label, info):
+        choices, texts = sorted({*values, value}), {"label": label, "info": info}
         return gr.Dropdown(choices, value=value, filterable=False, **texts)
 
+    kept = "Hypotheses kept at each step; 1 is greedy search."
+    ranked = "Hypotheses are ranked by log-probability / length ** penalty."
+    beam_size, length_penalty = defaults["beam_size"], defaults["length_penalty"]
     return (
-        dropdown(
-            BEAM_SIZES,
-            defaults["beam_size"],
-            label="Beam width",
-            info="Hypotheses kept at each step; 1 is greedy search.",
-        ),
-        dropdown(
-            penalties,
-            defaults["length_penalty"],
-            label="Length penalty",
-            info="Hypotheses are ranked by log-probability / length ** penalty.",
-        ),
+        dropdown(BEAM_SIZES, beam_size, "Beam width", kept),
+        dropdown(penalties, length_penalty, "Length penalty", ranked),
     )
 
 
@@ -325,13 +302,9 @@ def in_turn(trigger, *events):
 def endpoint(function, given, defaults, *, name):
     """Add an endpoint: a function that clients call, with the options of a search.
 
-    Args:
-        function: Function of the value of `given`, the number of results, the beam
-            width and the length penalty that returns what JSON can hold. A `UserError`
-            becomes an error of one sentence.
-        given: Component of the first argument.
-        defaults: Dict of the options of the model's search.
-        name: Name of the endpoint.
+    The function takes the value of the component `given`, the number of results, the
+    beam width and the length penalty, and returns what JSON can hold. A `UserError`
+    becomes an error of one sentence.
     """
 
     @functools.wraps(function)
@@ -343,18 +316,14 @@ def endpoint(function, given, defaults, *, name):
 
     number = functools.partial(gr.Number, visible=False)
     whole = functools.partial(number, precision=0, minimum=1, maximum=MAX_BEAMS)
+    penalty, limits = defaults["length_penalty"], {"minimum": 0, "maximum": 10}
     gr.Button(visible=False).click(
         in_daemon(run),
         [
             given,
             whole(1, label="Number of results"),
             whole(defaults["beam_size"], label="Beam width"),
-            number(
-                defaults["length_penalty"],
-                minimum=0,
-                maximum=10,
-                label="Length penalty",
-            ),
+            number(penalty, label="Length penalty", **limits),
         ],
         gr.JSON(visible=False, label="Results, best first"),
         api_name=name,

@@ -17,10 +17,10 @@ from keras_attention_apps.common.web.models import Models, name_of, other_models
 from keras_attention_apps.common.web.page import (
     LAYOUT,
     RESULTS,
+    FileUpload,
     beam_options,
     endpoint,
     event,
-    file_upload,
     in_turn,
     page,
     revealed,
@@ -208,7 +208,7 @@ class _SentenceEvents:
 
 def _text_file(config, service):
     """Fill the tab for a text file, with one sentence on each line."""
-    upload = file_upload(
+    upload = FileUpload(
         label=f"Text in UTF-8, one sentence a line, up to {MAX_LINES} lines",
         file_types=["text"],
         height=180,
