@@ -13,13 +13,10 @@ from keras_attention_apps.captioner.text import tokenize
 def caption_scores(captions, references, *, meteor=False):
     """Score captions against all their references, in percent, as papers print them.
 
-    Captions and references are lower-cased, without punctuation. BLEU is the corpus
-    score with brevity penalty.
-
-    Returns:
-        Dict of `"bleu-1"` to `"bleu-4"`, `"cider"`, `"rouge-l"` and, if requested and
-        Java is installed, `"meteor"`. CIDEr is left out for a single image, where it is
-        0: so is the IDF of every n-gram.
+    The scores are `"bleu-1"` to `"bleu-4"`, `"cider"`, `"rouge-l"` and, if requested
+    and Java is installed, `"meteor"`. Captions and references are lower-cased, without
+    punctuation. BLEU is the corpus score with brevity penalty. CIDEr is left out for a
+    single image, where it is 0: so is the IDF of every n-gram.
     """
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
@@ -47,10 +44,9 @@ def caption_scores(captions, references, *, meteor=False):
 def cider_of_probable(captions, references, log_probabilities, shares):
     """Score the most probable captions, for several shares of them.
 
-    Returns:
-        For each share, a pair: the lowest mean log-probability of the captions that are
-        kept, and their mean CIDEr in percent. The document frequencies are the same for
-        all shares.
+    Returns, for each share, the lowest mean log-probability of the captions that are
+    kept, and their mean CIDEr in percent. The document frequencies are the same for all
+    shares.
     """
     from pycocoevalcap.cider.cider import Cider
 
@@ -69,10 +65,9 @@ def cider_of_probable(captions, references, log_probabilities, shares):
 def attention_figures(maps):
     """Measure maps `(words, ...)`, one for each caption.
 
-    Returns:
-        Dict: `"changes"`, the percentage of words whose region with the largest weight
-        differs from that of the word before; `"entropy"`, the mean entropy of the
-        weights of a word, in nats.
+    `"changes"` is the percentage of words whose region with the largest weight differs
+    from that of the word before; `"entropy"` the mean entropy of the weights of a word,
+    in nats.
     """
     changes, entropies = [], []
     for weights in maps:

@@ -30,8 +30,7 @@ def evaluate(config):
         if not _are_results(config.output):
             files = RUNTIMES.files(config.model.name)
             Inputs(config.data, *files).check(config.output)
-    images = read_dataset(config.data, config.split)
-    images = readable(images, config.max_unreadable)
+    images = readable(read_dataset(config.data, config.split), config.max_unreadable)
     chosen = config.model
     captioner = RUNTIMES.load(
         chosen.name,
@@ -42,12 +41,9 @@ def evaluate(config):
         **chosen.options,
     )
     search = captioner.search_options(**config.search.given)
-    captions = captioner.caption(
-        [image.path for image in images],
-        maps="probabilities",
-        batch_size=config.batch_size,
-        **search,
-    )
+    options = {"maps": "probabilities", "batch_size": config.batch_size}
+    paths = [image.path for image in images]
+    captions = captioner.caption(paths, **options, **search)
     texts = [caption.text for caption in captions]
     references = [image.captions for image in images]
     scores = caption_scores(texts, references, meteor=True)
@@ -70,10 +66,8 @@ def evaluate(config):
         share = f"{attention['pointing']:6.2f} % of {count} words with a box"
         print(f"pointing {share} look at their object")
     if config.output:
-        results = [
-            {"image_id": image.image_id, "caption": text}
-            for image, text in zip(images, texts, strict=True)
-        ]
+        pairs = zip([image.image_id for image in images], texts, strict=True)
+        results = [{"image_id": image, "caption": text} for image, text in pairs]
         write_json(config.output, results)
     return scores | attention
 

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-import os
+from os.path import basename, realpath
 
 from keras_attention_apps.captioner.text import tokenize
 from keras_attention_apps.captioner.training.self_critical import CiderReward
@@ -16,14 +16,10 @@ MAX_CAPTIONS = 3
 def with_teacher_captions(images, files):
     """Return training images with captions of other models.
 
-    Each image receives at most three new captions: those with the highest CIDEr-D
-    against its own captions.
+    Each image receives at most three new captions, best first: those with the highest
+    CIDEr-D against its own captions.
 
-    Returns:
-        List of `CaptionedImage` with `teacher_captions`, best first.
-
-    Reference:
-        [Kim and Rush, 2016](https://arxiv.org/abs/1606.07947).
+    Reference: [Kim and Rush, 2016](https://arxiv.org/abs/1606.07947).
     """
     candidates = _candidates(images, files)
     reward = CiderReward([image.captions for image in images])
@@ -49,20 +45,16 @@ def _candidates(images, files):
     for path in files:
         found = False
         for photo, captions in _read(path):
-            same_name = by_name.get(os.path.basename(photo), [])
+            same_name = by_name.get(basename(photo), [])
             for place in same_name:
                 # If several images have the same name, their paths must be equal.
-                if len(same_name) == 1 or _are_equal(images[place].path, photo):
+                image = str(images[place].path)
+                if len(same_name) == 1 or realpath(image) == realpath(photo):
                     candidates[place].update(captions)
                     found |= bool(captions)
         if not found:
             raise UserError(f"{path} has no caption of a training image")
     return candidates
-
-
-def _are_equal(image, photo):
-    """Return whether the path of an image, or `ArchivedFile`, equals another path."""
-    return os.path.realpath(str(image)) == os.path.realpath(photo)
 
 
 def _read(path):

@@ -80,20 +80,13 @@ class CiderReward:
     """
 
     def __init__(self, references):
-        counts = [
-            [_count((*tokenize(text), _END)) for text in texts] for texts in references
-        ]
+        counts = [[_count((*tokenize(x), _END)) for x in texts] for texts in references]
         documents = collections.Counter()
         for image in counts:
             documents.update(set().union(*image))
-        self._log_documents = math.log(max(len(counts), 2))
-        self._idf = {
-            ngram: self._log_documents - math.log(count)
-            for ngram, count in documents.items()
-        }
-        self._references = [
-            [self._vector(count) for count in image] for image in counts
-        ]
+        most = self._log_documents = math.log(max(len(counts), 2))
+        self._idf = {ngram: most - math.log(n) for ngram, n in documents.items()}
+        self._references = [list(map(self._vector, image)) for image in counts]
 
     def __call__(self, words, image):
         """Return CIDEr-D, from 0 to 10, of a complete caption of an image."""
@@ -103,10 +96,8 @@ class CiderReward:
 
     def _vector(self, counts):
         """Return TF-IDF weights of n-grams, their norm for each n, and the length."""
-        weights = {
-            ngram: count * self._idf.get(ngram, self._log_documents)
-            for ngram, count in counts.items()
-        }
+        idf, most = self._idf, self._log_documents
+        weights = {x: count * idf.get(x, most) for x, count in counts.items()}
         squares = np.zeros(MAX_N)
         for ngram, weight in weights.items():
             squares[len(ngram) - 1] += weight**2

@@ -1,6 +1,7 @@
 """Training in three phases: decoder, fine-tuning, and self-critical training."""
 
 import dataclasses
+import functools
 import html
 import os
 from operator import attrgetter, itemgetter
@@ -116,13 +117,8 @@ def train(config: TrainConfig):
     check_data_sets(config.data, config.data_weights)
     check_embeddings(config)
     check_sampling(config)
-    inputs = (
-        *config.data,
-        config.from_preset,
-        config.backbone_weights,
-        config.embeddings,
-        *config.teacher_captions,
-    )
+    inputs = (*config.data, *config.teacher_captions, config.from_preset)
+    inputs += (config.backbone_weights, config.embeddings)
     check_output(config.output, config.tensorboard, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
     check_epochs(config.epochs, config.fine_tune_epochs, config.self_critical_epochs)
@@ -256,19 +252,15 @@ class _Data:
 
 def _dependencies(config, start, data):
     """Return a dict of the options and the data; see `dependencies`."""
-    text_of, boxes_of = attrgetter("path.name", "captions"), attrgetter("boxes")
+    of_training = functools.partial(data.fingerprint, validation=False)
     return dependencies(
         config,
         start,
         # A preset has its own backbone.
         files=None if start else {"backbone_weights_file": config.backbone_weights},
-        teacher_captions=data.fingerprint(
-            attrgetter("teacher_captions"), validation=False
-        ),
-        text=data.fingerprint(text_of),
-        boxes=(
-            data.fingerprint(boxes_of, validation=False) if config.supervision else None
-        ),
+        teacher_captions=of_training(attrgetter("teacher_captions")),
+        text=data.fingerprint(attrgetter("path.name", "captions")),
+        boxes=of_training(attrgetter("boxes")) if config.supervision else None,
     )
 
 
@@ -331,13 +323,9 @@ class _Phases:
             # BLEU-4 is mostly 0, too.
             print("CIDEr needs several images: the best epoch is chosen by ROUGE-L")
             self.metric = "rouge-l"
-        self.token_ids = [
-            [
-                captioner.tokenizer.encode(text, config.model.max_length)
-                for text in (*image.captions, *image.teacher_captions)
-            ]
-            for image in self.training
-        ]
+        texts = [(*image.captions, *image.teacher_captions) for image in self.training]
+        encode, most = captioner.tokenizer.encode, config.model.max_length
+        self.token_ids = [[encode(x, most) for x in captions] for captions in texts]
         self.samples = CaptionSamples(self.validation)
         self.runner = Runner(
             config,
@@ -371,8 +359,8 @@ class _Phases:
             "Training of the decoder",
             self._training_features("frozen"),
             self._validation_features("frozen"),
-            epochs=config.epochs,
-            learning_rate=config.learning_rate,
+            config.epochs,
+            config.learning_rate,
         )
 
     def fine_tune(self):
@@ -394,8 +382,8 @@ class _Phases:
             "Fine-tuning",
             {"paths": [image.path for image in self.training], "image_size": size},
             validation_batches,
-            epochs=config.fine_tune_epochs,
-            learning_rate=config.fine_tune_learning_rate,
+            config.fine_tune_epochs,
+            config.fine_tune_learning_rate,
         )
 
     def self_critical(self):
@@ -408,10 +396,12 @@ class _Phases:
         self.network.backbone.trainable = False
         features = self._training_features("tuned")["features"]
         validation_batches = self._validation_features("tuned")
+        references = [image.captions for image in self.training]
+        cider, bleu = CiderReward(references), BleuReward(references)
         batches = SelfCriticalCaptions(
             self.captioner,
             features,
-            self._reward(),
+            lambda *x: cider(*x) + config.self_critical_bleu * bleu(*x),
             mixture=self.data.mixture,
             batch_images=config.batch_images,
             samples=config.captions_per_image,
@@ -422,16 +412,9 @@ class _Phases:
             "Self-critical training",
             batches,
             validation_batches,
-            epochs=config.self_critical_epochs,
-            learning_rate=config.self_critical_learning_rate,
+            config.self_critical_epochs,
+            config.self_critical_learning_rate,
         )
-
-    def _reward(self):
-        """Return the reward of a caption: CIDEr-D plus weighted BLEU-4."""
-        references = [image.captions for image in self.training]
-        cider, bleu = CiderReward(references), BleuReward(references)
-        weight = self.config.self_critical_bleu
-        return lambda *caption: cider(*caption) + weight * bleu(*caption)
 
     def _training_features(self, state):
         """Return features of several views of the training images, and the views."""
@@ -470,9 +453,7 @@ class _Phases:
         for dropout in self.network.dropouts:
             dropout.rate = dropout_rate
 
-    def _fit_captions(
-        self, title, source, validation_batches, *, epochs, learning_rate
-    ):
+    def _fit_captions(self, title, source, validation_batches, epochs, learning_rate):
         """Train by teacher forcing on the captions of the data."""
         config, progress = self.config, self.runner.progress
         boxes = None
@@ -501,25 +482,17 @@ class _Phases:
         is_first = progress.phase == 0 or not config.epochs
         growing_steps = len(batches) * epochs if is_first else 0
         start_sampling(self.network, config, growing_steps)
-        self._fit(
-            title,
-            batches,
-            validation_batches,
-            epochs=epochs,
-            learning_rate=learning_rate,
-        )
+        self._fit(title, batches, validation_batches, epochs, learning_rate)
 
-    def _fit(self, title, batches, validation_batches, *, epochs, learning_rate):
-        steps = len(batches) * epochs
-        momentum = self.config.ema_momentum
+    def _fit(self, title, batches, validation_batches, epochs, learning_rate):
+        steps, momentum = len(batches) * epochs, self.config.ema_momentum
+        warm_up = min(len(batches), steps // 10)
         self.runner.fit(
             title,
             batches,
             lambda: self._validate(validation_batches),
             epochs=epochs,
-            schedule=warm_up_and_cosine(
-                learning_rate, min(len(batches), steps // 10), steps
-            ),
+            schedule=warm_up_and_cosine(learning_rate, warm_up, steps),
             ema_momentum=ema_momentum(momentum, len(batches), MAX_EMA_STEPS),
         )
 
