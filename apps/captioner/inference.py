@@ -91,9 +91,8 @@ class Captioner(BaseCaptioner, Task):
         )
         if inputs[0] != inputs[1] or not same_cnn:
             received = (
-                f"{config.backbone} at {config.image_size} pixels with "
-                f"{config.attention} attention"
-                for config in (self.config, other.config)
+                f"{x.backbone} at {x.image_size} pixels with {x.attention} attention"
+                for x in (self.config, other.config)
             )
             raise UserError(
                 "the captioners of an ensemble must have the same image size, a CNN "
@@ -118,12 +117,8 @@ class Captioner(BaseCaptioner, Task):
         Embeddings are matched by word, as the vocabularies may differ.
         """
         embeddings = self.network.embedding.embeddings
-        pairs = zip(
-            _inference_weights(self.network),
-            _inference_weights(other.network),
-            strict=True,
-        )
-        for ours, theirs in pairs:
+        networks = (self.network, other.network)
+        for ours, theirs in zip(*map(_inference_weights, networks), strict=True):
             if ours is not embeddings:
                 ours.assign(theirs)
         rows = {word: row for row, word in enumerate(other.tokenizer.words)}
@@ -187,22 +182,16 @@ class Captioner(BaseCaptioner, Task):
             # XLA compiles for every batch size, so there are only a few.
             rows = power_of_two(len(images), batch_size)
             arrays = np.resize(arrays, (rows, *arrays.shape[1:]))
-        features = self._features(arrays)
-        outputs = search_model.predict_on_batch({"features": features})
-        found = {
-            name: keras.ops.convert_to_numpy(x)[: len(images)]
-            for name, x in outputs.items()
-        }
-        return self.captions_of(found, n_best)
-
-    def _features(self, images):
-        """Return the features of an array of images."""
         # The CNN runs outside XLA, whose convolutions are slow on CPUs.
         features = [
-            self._cnn.predict_on_batch(images[first : first + CNN_BATCH])
-            for first in range(0, len(images), CNN_BATCH)
+            self._cnn.predict_on_batch(arrays[first : first + CNN_BATCH])
+            for first in range(0, len(arrays), CNN_BATCH)
         ]
-        return np.concatenate(features)
+        features = np.concatenate(features)
+        outputs = search_model.predict_on_batch({"features": features})
+        count, to_numpy = len(images), keras.ops.convert_to_numpy
+        found = {name: to_numpy(x)[:count] for name, x in outputs.items()}
+        return self.captions_of(found, n_best)
 
     @functools.cached_property
     def _cnn(self):

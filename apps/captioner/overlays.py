@@ -91,13 +91,9 @@ def draw_sheet(image, caption, chosen="all"):
     `chosen` are `"all"` words, or those of `"content"`, without function words.
     """
     image = ImageOps.contain(image, (CELL, CELL))
-    shown = [
-        (word, note, weights)
-        for word, note, weights in zip(
-            caption.words, word_notes(caption), caption.weights, strict=True
-        )
-        if chosen == "all" or word not in FUNCTION_WORDS
-    ]
+    shown = _tiles(caption)
+    if chosen == "content":
+        shown = [tile for tile in shown if tile[0] not in FUNCTION_WORDS]
     file = _font_file(caption.text)
     word_font, note_font = _font(file, WORD_SIZE), _font(file, NOTE_SIZE)
     labels = [("photograph", "")] + [(word, note) for word, note, _ in shown]
@@ -121,9 +117,8 @@ def draw_sheet(image, caption, chosen="all"):
         Image.composite(dim, image, Image.fromarray(dimming(weights, *image.size)))
         for *_, weights in shown
     ]
-    for number, (picture, (word, note)) in enumerate(
-        zip(pictures, labels, strict=True)
-    ):
+    cells = zip(pictures, labels, strict=True)
+    for number, (picture, (word, note)) in enumerate(cells):
         row, column = divmod(number, columns)
         left, upper = MARGIN + column * (width + GAP), top + row * (height + GAP)
         sheet.paste(picture, (left, upper), corners)
@@ -304,9 +299,7 @@ def caption_figure(photo, caption, title, number):
     )
     meaning = "probability of each word, given those before it"
     if caption.sentinel is not None:
-        meaning += (
-            "; share of the attention on the image; the rest is on the visual sentinel"
-        )
+        meaning += "; share of the attention on the image, not on the visual sentinel"
     style = photo_style(photo.preview, photo.width, photo.height)
     return (
         f'<figure class="ka-figure ka-photo" style="{style}">'
@@ -316,6 +309,11 @@ def caption_figure(photo, caption, title, number):
         "<figcaption>Choose a word to see where the model looked. "
         f"<b>{html.escape(title)}</b>: {meaning}</figcaption></figure>"
     )
+
+
+def _tiles(caption):
+    """Return a triple for each word: the word, its note, and its map."""
+    return list(zip(caption.words, word_notes(caption), caption.weights, strict=True))
 
 
 def word_notes(caption):
@@ -338,13 +336,12 @@ def map_uri(weights):
 
 def word_tiles(caption):
     """Return the words of a caption as a list of tiles, each with its map."""
-    shown = zip(caption.words, caption.weights, word_notes(caption), strict=True)
     tiles = "".join(
         f'<li><div class="photo"><div class="photo-layer" '
         f'style="--map:url({map_uri(weights)})"></div></div>'
         f'<span dir="auto">{html.escape(word)}</span>'
         f"<small>{note}</small></li>"
-        for word, weights, note in shown
+        for word, note, weights in _tiles(caption)
     )
     return f'<ol class="words">{tiles}</ol>'
 
@@ -355,9 +352,7 @@ def notebook_html(caption):
     A map is the brighter the more the word attended to a place.
     """
     tiles = []
-    for word, weights, note in zip(
-        caption.words, caption.weights, word_notes(caption), strict=True
-    ):
+    for word, note, weights in _tiles(caption):
         rows, columns = weights.shape
         bright = 255 - dimming(weights, columns * MAP_PIXELS, rows * MAP_PIXELS)
         file = io.BytesIO()
@@ -370,19 +365,16 @@ def notebook_html(caption):
             f'<figcaption dir="auto">{html.escape(word)} <small>{note}</small>'
             "</figcaption></figure>"
         )
-    return (
-        f"<div>{notebook_headline(caption, sentence(caption.text))}"
-        f"{''.join(tiles)}</div>"
-    )
+    head = notebook_headline(caption, sentence(caption.text))
+    return f"<div>{head}{''.join(tiles)}</div>"
 
 
 def sheet(photo, caption):
     """Return the maps of all words as one picture, and a link to download it."""
     file = io.BytesIO()
     write_overlay(photo.preview, caption, file)
-    content = file.getvalue()
-    link = download(
-        content, name="attention.png", text="Download the sheet", media_type="image/png"
-    )
-    picture = data_uri(content, "image/png")
+    content, kind = file.getvalue(), "image/png"
+    text = "Download the sheet"
+    link = download(content, name="attention.png", text=text, media_type=kind)
+    picture = data_uri(content, kind)
     return f'{link}<img class="ka-sheet" src="{picture}" alt="Maps of all words">'

@@ -80,10 +80,9 @@ class Backbone(layers.Layer):
 def build_application(name, image_size, weights):
     """Return a CNN without its top, and its preprocessing."""
     build, preprocess = find_application(name)
+    shape = (image_size, image_size, 3)
     try:
-        cnn = build(
-            include_top=False, weights=weights, input_shape=(image_size, image_size, 3)
-        )
+        cnn = build(include_top=False, weights=weights, input_shape=shape)
     except UserError:
         raise
     except ValueError as error:
@@ -119,13 +118,8 @@ def small_cnn(*, include_top, weights, input_shape):
 class Coordinates(layers.Layer):
     """Appends the row and the column of every cell of a grid, from -1 to 1.
 
-    With them, the network can distinguish left from right.
-
-    Call arguments:
-        grid: `(B, rows, columns, D)`.
-
-    Returns:
-        `(B, rows, columns, D + 2)`.
+    With them, the network can distinguish left from right. A grid
+    `(B, rows, columns, D)` becomes `(B, rows, columns, D + 2)`.
 
     Reference: [Liu et al., 2018](https://arxiv.org/abs/1807.03247).
     """
@@ -185,7 +179,8 @@ def fold_normalization(cnn):
         if not args:
             return layer(**kwargs)
         convolution, images = origin(args[0])
-        if _scales_channels(layer) and _can_be_folded(convolution):
+        is_norm = type(layer) is layers.BatchNormalization and layer.axis in (-1, 3)
+        if is_norm and _can_be_folded(convolution):
             padding, unpadded = origin(images)
             if _is_same_padding(padding, convolution, unpadded):
                 return FoldedConvolution(convolution, layer, padding)(unpadded)
@@ -199,10 +194,6 @@ def fold_normalization(cnn):
     )
 
 
-def _scales_channels(layer):
-    return type(layer) is layers.BatchNormalization and layer.axis in (-1, 3)
-
-
 def _can_be_folded(layer):
     return (
         type(layer) in CONVOLUTIONS
@@ -214,8 +205,6 @@ def _can_be_folded(layer):
 def _is_same_padding(padding, convolution, images):
     """Return whether a layer before a convolution pads like `"same"` of that."""
     if type(padding) is not layers.ZeroPadding2D or convolution.padding != "valid":
-        return False
-    if None in images.shape[1:3]:
         return False
     windows = zip(
         images.shape[1:3],
@@ -244,17 +233,13 @@ class FoldedConvolution(layers.Layer):
 
     where `*` is the convolution, and `scale` has a number for each of its filters.
 
+    The output is that of the three layers in sequence.
+
     Args:
         convolution: `Conv2D` or `DepthwiseConv2D` of Keras, built, without activation,
             the channels last.
         normalization: `BatchNormalization` of Keras, built.
         padding: `ZeroPadding2D` before them that pads like `"same"`, or `None`.
-
-    Call arguments:
-        images: `(B, height, width, D)`.
-
-    Returns:
-        Output of the three layers in sequence.
     """
 
     def __init__(self, convolution, normalization, padding=None):

@@ -23,14 +23,7 @@ from keras_attention import (
 
 @dataclasses.dataclass
 class LossOptions:
-    """Options of the training loss.
-
-    Attributes:
-        label_smoothing: Label smoothing of the cross-entropy.
-        doubly_stochastic: Weight of the doubly stochastic penalty.
-        supervision: Weight of attention supervision.
-        reward_weight, entropy_weight: Those of `ReinforceLoss`, for hard attention.
-    """
+    """Options of the training loss; see the options of a training."""
 
     label_smoothing: float = 0.0
     doubly_stochastic: float = 0.0
@@ -113,8 +106,7 @@ class CaptionNetwork(DecoderNetwork):
     def build_inputs(self):
         """Create the weights of regions and embeddings.
 
-        Returns:
-            The shapes of the embedded words `(B, T, E)` and of the regions `(B, S, D)`.
+        Returns the shapes of the embedded words `(B, T, E)` and regions `(B, S, D)`.
         """
         regions = (None, None, self.backbone.depth)
         self.region_projection.build(regions)
@@ -142,17 +134,10 @@ class CaptionNetwork(DecoderNetwork):
         return {"logits": self.embedding(hidden, reverse=True), **reported}
 
     def decode(self, words, regions, training=None):
-        """Return the inputs of the output layer, and the attention.
+        """Return inputs of the output layer `(B, K, T, E)`, and the attention.
 
-        Args:
-            words: Token ids `(B, K, T)`.
-            regions: `(B, S, region_units)`.
-            training: Whether the network trains.
-
-        Returns:
-            hidden: `(B, K, T, E)`.
-            reported: Dict with `"weights"` `(B, K, T, S)` and the further outputs of
-                the attention.
+        `words` are token ids `(B, K, T)`, and regions are `(B, S, region_units)`. The
+        attention is a dict with `"weights"` `(B, K, T, S)` and its further outputs.
         """
         raise NotImplementedError
 

@@ -45,9 +45,7 @@ def efficientnet_lite(variant, width, depth, *, include_top, weights, input_shap
     number of blocks; `weights` are `"imagenet"` or `None`.
     """
     if include_top:
-        raise ValueError(
-            "EfficientNet-Lite has no top here. Received: include_top=True"
-        )
+        raise ValueError("expected include_top=False. Received: include_top=True")
     file = _package_file(variant) if weights == "imagenet" else None
     images = keras.Input(input_shape)
     x = _convolution(images, _conv(STEM, 3, 2, name="conv_stem"), "bn0")

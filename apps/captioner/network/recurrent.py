@@ -27,11 +27,9 @@ class ShowAttendTell(CaptionNetwork):
 
     def __init__(self, config, vocabulary_size, **options):
         super().__init__(config, **options)
-        self.initial_output = keras.layers.Dense(
-            config.units, "tanh", name="initial_output"
-        )
-        self.initial_carry = keras.layers.Dense(
-            config.units, "tanh", name="initial_carry"
+        self.initial_output, self.initial_carry = (
+            keras.layers.Dense(config.units, "tanh", name=name)
+            for name in ("initial_output", "initial_carry")
         )
         self.add_embeddings(vocabulary_size)
         sampling = None

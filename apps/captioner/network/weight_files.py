@@ -32,7 +32,8 @@ def load_weights(cnn, path):
     if path.endswith(".npz"):
         with np.load(io.BytesIO(read_file(path))) as file:
             check_bytes(sum(x.file_size for x in file.zip.infolist()), path)
-            _assign(cnn, {_layer_name(name): file[name] for name in file}, path)
+            # In Keras, underscores replace the dots of a name.
+            _assign(cnn, {name.replace(".", "_"): file[name] for name in file}, path)
     elif path.endswith(".pth"):
         _assign(cnn, dict(_from_torch(read_checkpoint(path))), path)
     else:
@@ -40,11 +41,6 @@ def load_weights(cnn, path):
         check_bytes(os.stat(path).st_size, path)
         with errors_of(Path(path)):
             cnn.load_weights(path)
-
-
-def _layer_name(name):
-    """Return the name of a weight in Keras: underscores replace the dots of a file."""
-    return name.replace(".", "_")
 
 
 def _from_torch(tensors):

@@ -181,11 +181,8 @@ def _one_image(config, service, read):
     events = _ImageEvents(config, service, read)
     reading = event(events.read_photo, upload, [upload, photo, result, best])
     sampling = event(events.read_sample, None, [upload, photo])
-    captioning = event(
-        events.show_captions,
-        [photo, best, n_best, *options],
-        [result, best, draw, sheet],
-    )
+    given, results = [photo, best, n_best, *options], [result, best, draw, sheet]
+    captioning = event(events.show_captions, given, results)
     comparing = event(events.show_other, [photo, compare, inference, *options], other)
     in_turn(upload.input, reading, captioning, comparing)
     in_turn(sample.click, sampling, captioning, comparing)
@@ -338,9 +335,7 @@ def _row(service, read, path):
 
 def n_best_table(captions):
     """Return the captions of an image as a table."""
-    rows = [
-        [str(rank), one.text, one.score] for rank, one in enumerate(captions, start=1)
-    ]
+    rows = [[str(rank), x.text, x.score] for rank, x in enumerate(captions, start=1)]
     return table(["", "caption", "score"], rows, label="Best captions")
 
 
@@ -367,9 +362,8 @@ def rows_table(rows, *, total):
 
 
 def _table_of_images(body, label):
-    heads = "".join(
-        f'<th scope="col">{x}</th>' for x in ("photograph", "caption", "note")
-    )
+    titles = ("photograph", "caption", "note")
+    heads = "".join(f'<th scope="col">{x}</th>' for x in titles)
     return (
         f'<table class="ka-table ka-images"><caption>{label}</caption><thead><tr>'
         f"{heads}</tr></thead><tbody>{body}</tbody></table>"
@@ -385,10 +379,8 @@ def _row_cells(row, is_editable):
     picture = f'<img src="{row.thumbnail}" alt="{caption}">' if row.thumbnail else ""
     text, between, columns = "", "", ' colspan="2"'
     if row.thumbnail:
-        text = (
-            f'<textarea rows="1" aria-label="Caption of {name}"{read_only}>{caption}'
-            "</textarea>"
-        )
+        label = f'rows="1" aria-label="Caption of {name}"'
+        text = f"<textarea {label}{read_only}>{caption}</textarea>"
         between, columns = "</td><td>", ""
     return (
         f'<tr><td data-name="image" data-value="{name}">{picture}'

@@ -231,9 +231,9 @@ class DeepOutput(keras.layers.Layer):
         self.from_state = keras.layers.Dense(width, name="from_state")
         unbiased = functools.partial(keras.layers.Dense, width, use_bias=False)
         self.from_context = unbiased(name="from_context")
-        self.from_word = keras.layers.Identity()
-        if self.is_maxout:
-            self.from_word = unbiased(name="from_word")
+        self.from_word = (
+            unbiased(name="from_word") if self.is_maxout else keras.layers.Identity()
+        )
         self.dropout = keras.layers.Dropout(dropout)
 
     def build(self, embedded_shape, state_shape, context_shape):
