@@ -4,15 +4,10 @@ import contextlib
 import math
 
 import numpy as np
+from keras_attention_apps.captioner import metrics
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
 from keras_attention_apps.captioner.data.boxes import pointing
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
-from keras_attention_apps.captioner.metrics import (
-    attention_figures,
-    caption_scores,
-    cider_of_probable,
-    sentinel_of_words,
-)
 from keras_attention_apps.common.files import Inputs, check_file, read_json, write_json
 from keras_attention_apps.common.hypotheses import calibrate as calibrate_model
 
@@ -46,7 +41,7 @@ def evaluate(config):
     captions = captioner.caption(paths, **options, **search)
     texts = [caption.text for caption in captions]
     references = [image.captions for image in images]
-    scores = caption_scores(texts, references, meteor=True)
+    scores = metrics.caption_scores(texts, references, meteor=True)
     print(
         f"{chosen.name} on {len(images)} images of {config.split}, "
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
@@ -74,7 +69,7 @@ def evaluate(config):
 
 def _print_attention(captions):
     """Print figures of the attention, and return them as a dict."""
-    attention = attention_figures([caption.weights for caption in captions])
+    attention = metrics.attention_figures([caption.weights for caption in captions])
     changes, entropy = attention["changes"], attention["entropy"]
     moved = "of the words look at another region than the word before"
     print(f"changes  {changes:6.2f} % {moved}")
@@ -84,7 +79,9 @@ def _print_attention(captions):
         attention["sentinel"] = 100 * float(np.mean(shares))
         share = f"{attention['sentinel']:6.2f} % of the attention of a word"
         print(f"sentinel {share} is on the sentinel")
-        words = [f"{word} {100 * x:.0f} %" for word, x in sentinel_of_words(captions)]
+        words = [
+            f"{word} {100 * x:.0f} %" for word, x in metrics.sentinel_of_words(captions)
+        ]
         if len(words) > 1:
             count = min(len(words) // 2, SENTINEL_WORDS)
             print(f"         most for {', '.join(words[:count])}")
@@ -94,7 +91,7 @@ def _print_attention(captions):
 
 def _print_confidence(captions, references):
     """Print the CIDEr of the most probable captions, for each of the `SHARES`."""
-    probable = cider_of_probable(
+    probable = metrics.cider_of_probable(
         [caption.text for caption in captions],
         references,
         np.array([caption.mean_log_probability for caption in captions]),

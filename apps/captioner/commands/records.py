@@ -6,14 +6,8 @@ import math
 import os
 
 from keras_attention_apps.captioner.images import is_open
+from keras_attention_apps.common import files
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.files import (
-    atomic_path,
-    errors_naming,
-    locked_file,
-    parse_json,
-    to_json,
-)
 
 # The beginning of every line.
 BEGINNING = b'{"image": "'
@@ -54,7 +48,7 @@ class Records:
     def __enter__(self):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(locked_file(self.path))
+            stack.enter_context(files.locked_file(self.path))
             self._resume()
             self._file = stack.enter_context(open(self.path, "ab"))
             self._stack = stack.pop_all()
@@ -79,7 +73,7 @@ class Records:
         """Read a line of an earlier run, and return whether it stays as it is."""
         where = f"{self.path}, line {number}: expected"
         try:
-            entry = parse_json(line)
+            entry = files.parse_json(line)
             image, kept = entry["image"], self._kept(entry)
             if not isinstance(image, str):
                 raise TypeError("the image has no name")
@@ -128,7 +122,7 @@ class Records:
     def _update(self):
         """Replace the file by one with the lines that stay, as they stay."""
         with (
-            atomic_path(self.path) as temporary,
+            files.atomic_path(self.path) as temporary,
             open(self.path, "rb") as file,
             open(temporary, "wb") as new,
         ):
@@ -151,7 +145,7 @@ class Records:
             self._names = names
             self._mark_captioned(path)
         own = {"image": str(path), "model": self.model, "options": self.options}
-        with errors_naming(self.path):
+        with files.errors_naming(self.path):
             self._file.write(_line({**own, **described}))
             self._file.flush()
 
@@ -160,12 +154,12 @@ class Records:
             self._captioned.add(os.path.abspath(path))
 
     def __exit__(self, *error):
-        with errors_naming(self.path):
+        with files.errors_naming(self.path):
             self._stack.close()
 
 
 def _line(entry):
-    return f"{to_json(entry)}\n".encode()
+    return f"{files.to_json(entry)}\n".encode()
 
 
 def _captions(entry):

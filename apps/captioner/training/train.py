@@ -30,51 +30,21 @@ from keras_attention_apps.captioner.text import (
     repeatable_words,
     tokenize,
 )
+from keras_attention_apps.captioner.training import self_critical
 from keras_attention_apps.captioner.training.distillation import with_teacher_captions
-from keras_attention_apps.captioner.training.self_critical import (
-    BleuReward,
-    CiderReward,
-    SelfCriticalCaptions,
-)
-from keras_attention_apps.common.distribution import (
-    on_first_host,
-    predict_rows,
-    training_context,
-)
+from keras_attention_apps.common import distribution
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import Inputs, recover_folder, resolved
 from keras_attention_apps.common.models import BEST, short_digest
 from keras_attention_apps.common.network.base import shape_multiple
 from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
+from keras_attention_apps.common.training import data_sets, runner, schedules
 from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
-from keras_attention_apps.common.training.data_sets import (
-    Mixture,
-    check_data_sets,
-    combined_scores,
-    formatted_scores,
-    names_of,
-    summary_of,
-    validation_summary,
-)
 from keras_attention_apps.common.training.embeddings import (
     check_embeddings,
     load_embeddings,
 )
 from keras_attention_apps.common.training.report import Samples
-from keras_attention_apps.common.training.runner import (
-    CHECKPOINTS,
-    Runner,
-    check_epochs,
-    check_output,
-    is_begun,
-    training_options,
-)
-from keras_attention_apps.common.training.schedules import (
-    check_sampling,
-    ema_momentum,
-    start_sampling,
-    warm_up_and_cosine,
-)
 
 # Longer side of an image in the report, in pixels.
 SIDE = 400
@@ -114,14 +84,16 @@ def train(config: TrainConfig):
     config = dataclasses.replace(
         config, data=tuple(map(resolved, config.data)), output=resolved(config.output)
     )
-    check_data_sets(config.data, config.data_weights)
+    data_sets.check_data_sets(config.data, config.data_weights)
     check_embeddings(config)
-    check_sampling(config)
+    schedules.check_sampling(config)
     inputs = (*config.data, *config.teacher_captions, config.from_preset)
     inputs += (config.backbone_weights, config.embeddings)
-    check_output(config.output, config.tensorboard, inputs)
+    runner.check_output(config.output, config.tensorboard, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
-    check_epochs(config.epochs, config.fine_tune_epochs, config.self_critical_epochs)
+    runner.check_epochs(
+        config.epochs, config.fine_tune_epochs, config.self_critical_epochs
+    )
     if config.self_critical_epochs != 0 and config.captions_per_image < 2:
         raise UserError(
             "captions_per_image must be at least 2 in self-critical training: the "
@@ -129,9 +101,9 @@ def train(config: TrainConfig):
             f"Received: {config.captions_per_image}"
         )
     _check_backbone(config)
-    if not is_begun(config.output):
+    if not runner.is_begun(config.output):
         check_needs(config, TRAINING_NEEDS)
-    with training_context(config) as devices:
+    with distribution.training_context(config) as devices:
         return _train(config, devices)
 
 
@@ -180,11 +152,11 @@ def _train(config, devices):
         count = sum(len(image.teacher_captions) for image in data.training)
         print(f"{count} teacher captions")
     depends_on = _dependencies(config, start, data)
-    checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
+    checkpoints = Checkpoints(config.output / runner.CHECKPOINTS, depends_on)
     words = repeatable_words(texts, vocabulary)
     model = dataclasses.replace(config.model, repeatable_words=words)
     config = dataclasses.replace(config, model=model)
-    on_first_host(recover_folder, config.output / BEST)
+    distribution.on_first_host(recover_folder, config.output / BEST)
     captioner = _new_captioner(config, vocabulary, start)
     phases = _Phases(config, captioner, data, checkpoints, devices, data_summary)
     phases.runner.run(
@@ -222,7 +194,8 @@ class _Data:
     def __init__(self, config):
         self.training, self.validation, self.parts = [], [], {}
         sizes, lines = [], {}
-        for name, directory in zip(names_of(config.data), config.data, strict=True):
+        names = data_sets.names_of(config.data)
+        for name, directory in zip(names, config.data, strict=True):
             training, validation = (
                 readable(read_dataset(directory, split), config.max_unreadable)
                 for split in ("train", "dev")
@@ -230,15 +203,15 @@ class _Data:
             count = sum(len(image.captions) for image in training)
             lines[name] = (
                 f"{len(training)} images with {count} captions, "
-                f"{validation_summary(len(validation), 'image')}"
+                f"{data_sets.validation_summary(len(validation), 'image')}"
             )
             begin = len(self.validation)
             self.parts[name] = slice(begin, begin + len(validation))
             sizes.append(len(training))
             self.training += training
             self.validation += validation
-        self.mixture = Mixture(sizes, config.data_weights)
-        self.summary = summary_of(lines)
+        self.mixture = data_sets.Mixture(sizes, config.data_weights)
+        self.summary = data_sets.summary_of(lines)
 
     def fingerprint(self, key, *, validation=True):
         """Return a line with a digest of `key(image)` over the images."""
@@ -327,12 +300,12 @@ class _Phases:
         encode, most = captioner.tokenizer.encode, config.model.max_length
         self.token_ids = [[encode(x, most) for x in captions] for captions in texts]
         self.samples = CaptionSamples(self.validation)
-        self.runner = Runner(
+        self.runner = runner.Runner(
             config,
             captioner,
             checkpoints,
             rank=itemgetter(self.metric),
-            options=training_options(
+            options=runner.training_options(
                 config,
                 private=("data", "cache"),
                 paths=("backbone_weights", "from_preset"),
@@ -397,8 +370,9 @@ class _Phases:
         features = self._training_features("tuned")["features"]
         validation_batches = self._validation_features("tuned")
         references = [image.captions for image in self.training]
-        cider, bleu = CiderReward(references), BleuReward(references)
-        batches = SelfCriticalCaptions(
+        cider = self_critical.CiderReward(references)
+        bleu = self_critical.BleuReward(references)
+        batches = self_critical.SelfCriticalCaptions(
             self.captioner,
             features,
             lambda *x: cider(*x) + config.self_critical_bleu * bleu(*x),
@@ -481,7 +455,7 @@ class _Phases:
         # The probability grows in the first phase, and then stays at its maximum.
         is_first = progress.phase == 0 or not config.epochs
         growing_steps = len(batches) * epochs if is_first else 0
-        start_sampling(self.network, config, growing_steps)
+        schedules.start_sampling(self.network, config, growing_steps)
         self._fit(title, batches, validation_batches, epochs, learning_rate)
 
     def _fit(self, title, batches, validation_batches, epochs, learning_rate):
@@ -492,8 +466,8 @@ class _Phases:
             batches,
             lambda: self._validate(validation_batches),
             epochs=epochs,
-            schedule=warm_up_and_cosine(learning_rate, warm_up, steps),
-            ema_momentum=ema_momentum(momentum, len(batches), MAX_EMA_STEPS),
+            schedule=schedules.warm_up_and_cosine(learning_rate, warm_up, steps),
+            ema_momentum=schedules.ema_momentum(momentum, len(batches), MAX_EMA_STEPS),
         )
 
     def _boxes(self, image):
@@ -511,7 +485,7 @@ class _Phases:
         found = []
         multiple = shape_multiple(VALIDATION_BATCH)
         for batch in validation_batches():
-            outputs = predict_rows(search_model, batch, multiple)
+            outputs = distribution.predict_rows(search_model, batch, multiple)
             found += [x for [x] in self.captioner.captions_of(outputs)]
         found = self.captioner.calibrate(" and ".join(self.data.parts), found)
         for index, caption in enumerate(found):
@@ -522,10 +496,10 @@ class _Phases:
             name: caption_scores(captions[part], references[part])
             for name, part in self.data.parts.items()
         }
-        print(f"\n{formatted_scores(scores)}")
+        print(f"\n{data_sets.formatted_scores(scores)}")
         if len(captions) > 1 and len(set(captions)) == 1:
             print(f"All images have the same caption: {captions[0]!r}")
-        return combined_scores(scores)
+        return data_sets.combined_scores(scores)
 
 
 def report_unknown(texts, vocabulary, min_count):
