@@ -1,6 +1,7 @@
 """Captions of images, whichever runtime computes them."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ def _on_keras():
     return Captioner
 
 
+@functools.cache
 def _on_litert():
     from keras_attention_apps.captioner.litert import LiteCaptioner
 

@@ -131,13 +131,6 @@ class Calibration:
     auc: Fraction | None = None
     threshold: LogProbability | None = None
 
-    def __post_init__(self):
-        if not 0 < len(self.levels) == len(self.quantiles):
-            raise UserError(
-                "a calibration needs as many quantiles as levels, at least one. "
-                f"Received: {len(self.quantiles)} and {len(self.levels)}"
-            )
-
     @classmethod
     def measured(cls, data, outputs, out_of_domain=None, others=()):
         """Return the calibration of a model."""
@@ -189,7 +182,12 @@ class Described:
         self.purpose = purpose
         self.calibration = None
         if calibration is not None:
-            self.calibration = from_json(Calibration, calibration)
+            found = self.calibration = from_json(Calibration, calibration)
+            if not 0 < len(found.levels) == len(found.quantiles):
+                raise UserError(
+                    "a calibration needs as many quantiles as levels, at least one. "
+                    f"Received: {len(found.quantiles)} and {len(found.levels)}"
+                )
 
     @property
     def description(self):

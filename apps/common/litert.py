@@ -232,13 +232,13 @@ class LiteTask(Described):
     def __init__(self, path, *, threads=None):
         file = read_model_file(path, self.noun)
         self.path = file.path
+        self.runtime = Runtime(path, threads)
         with loading(self.path, self.noun):
             tokenizer = self.tokenizer_type.file_name
             if tokenizer not in file.files:
                 raise UserError(f"there is no {tokenizer!r}")
             self.tokenizer = self.tokenizer_type.from_files(file.files)
             self._read_metadata(file.metadata)
-        self.runtime = Runtime(path, threads)
 
     def _read_metadata(self, metadata):
         names = [field.name for field in dataclasses.fields(self.metadata_type)]

@@ -36,6 +36,7 @@ def _on_keras():
     return Translator
 
 
+@functools.cache
 def _on_litert():
     from keras_attention_apps.nmt.litert import LiteTranslator
 
@@ -306,10 +307,10 @@ class BaseTranslator:
             ValueError: If `n_best` or `batch_size` is out of range, or `sentences` is a
                 string.
         """
-        check_several(sentences)
         if isinstance(glossary, dict):
             glossary = Glossary(glossary)
         search = self.search_options(**search)
+        check_several(sentences)
         if not sampling:
             check_n_best(n_best, search)
         elif glossary:

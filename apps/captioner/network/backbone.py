@@ -206,6 +206,8 @@ def _is_same_padding(padding, convolution, images):
     """Return whether a layer before a convolution pads like `"same"` of that."""
     if type(padding) is not layers.ZeroPadding2D or convolution.padding != "valid":
         return False
+    if None in images.shape[1:3]:
+        return False
     windows = zip(
         images.shape[1:3],
         convolution.kernel_size,
