@@ -69,13 +69,9 @@ class CaptionBatch(ModelBatch):
 
 
 def caption_bulk(config):
-    """Caption images with Ray Data as a `CaptionConfig` describes it.
-
-    Returns:
-        The exit code: 2 if an image could not be read.
-    """
-    own = ("overlay", "overlay_words", "min_score", "n_best", "json", "jit_compile")
-    check_options(config, own)
+    """Caption images with Ray Data; the exit code is 2 if one could not be read."""
+    excluded = ("overlay", "overlay_words", "min_score", "n_best", "json")
+    check_options(config, (*excluded, "jit_compile"))
     if config.metadata.writes:
         raise UserError("captions of --engine ray are not written into images")
     filesystem, paths = located_all(config.images)

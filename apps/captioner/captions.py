@@ -226,26 +226,16 @@ def check_maps(maps):
 
 
 def member_configs(model):
-    """Return the `ModelConfig` of a captioner, or those of an ensemble, without Keras.
-
-    Args:
-        model: Name of a preset or folder, or several joined by `+`.
-
-    Raises:
-        UserError: If there is no such captioner.
-    """
+    """Return the `ModelConfig` of each model of a captioner, without Keras."""
     where = {"presets": PRESETS, "noun": "captioner"}
     members = member_names(model, **where)
     return [read_config(name, kind=ModelConfig, **where) for name in members]
 
 
 def check_inference(chosen):
-    """Raise a `UserError` if `--inference` would have no effect.
+    """Raise a `UserError` if `--inference` of a `ChosenModel` would have no effect.
 
     A LiteRT file is not checked here: loading it raises the error.
-
-    Args:
-        chosen: The `ChosenModel`.
     """
     if chosen.inference is None or is_litert(chosen.name):
         return

@@ -148,19 +148,16 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
     """Parse a command line, run the command, and return the exit code.
 
     Args:
-        name: Name of the program.
-        description: Text of `--help`.
+        name, description: Name of the program, and text of `--help`.
         commands: Dict from the names of commands to the dataclasses of their options,
             or to an instance with other defaults.
         call: Function from the options to the result of their command. It imports what
             the command needs, so that `--help` need not wait for Keras. An integer is
             the exit code; another result means success.
         presets: Folder of the shipped presets.
-        read_config: Function from the name of a preset to the configuration of its
-            model.
+        read_config: Function from a preset's name to the configuration of its model.
         argv: The arguments; `sys.argv[1:]` if `None`.
-        texts: Dict from commands to their text of `--help`; where omitted, it is the
-            docstring of the options.
+        texts: Dict from commands to other texts of `--help` than their docstrings.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     is_quiet = QUIET in argv
@@ -188,7 +185,12 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
         if argv == ["--version"]:
             print(name, version())
             return 0
-        _check_command(argv, commands)
+        first = argv[0] if argv else "--help"
+        if not first.startswith("-") and first not in commands:
+            raise UserError(
+                f"expected a command: {', '.join(commands)}. "
+                f"Received: {first!r}{did_you_mean(first, commands)}"
+            )
         program = {"prog": name, "description": f"{description}{_GLOBAL_OPTIONS}"}
         config = parsed(subcommands, argv, read_config, **program)
         quiet_tensorflow()
@@ -229,16 +231,6 @@ def version():
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return "(the package is not installed)"
-
-
-def _check_command(argv, commands):
-    """Raise a `UserError` if the first argument is no command and no option."""
-    first = argv[0] if argv else "--help"
-    if not first.startswith("-") and first not in commands:
-        raise UserError(
-            f"expected a command: {', '.join(commands)}. "
-            f"Received: {first!r}{did_you_mean(first, commands)}"
-        )
 
 
 def _purpose(options, presets):

@@ -304,10 +304,7 @@ def _dataclasses(hint):
 # Options that have an effect only together with others: what they need, and a function
 # from the dataclass of the option to whether it is given.
 _SEARCH_NEEDS = {
-    "diversity_penalty": (
-        "--beam-groups",
-        lambda config: config.beam_groups not in (None, 1),
-    ),
+    "diversity_penalty": ("--beam-groups", lambda x: x.beam_groups not in (None, 1))
 }
 
 _RUNTIME_NEEDS = {
@@ -343,19 +340,15 @@ def check_needs(config, needs, prefix="", defaults=()):
 
 def _check_effects(config):
     """Raise a `UserError` for an option of search or runtime that has no effect."""
-    # A LiteRT file may have groups.
     given = hasattr(config, "search") and config.search != type(config.search)()
-    if given and not _may_be_litert(config):
+    runtime = getattr(config, "runtime", RuntimeConfig()).runtime
+    # A LiteRT file may have groups.
+    if given and not is_litert(config.model.name) and runtime != "litert":
         check_needs(config.search, _SEARCH_NEEDS)
     # With Ray, an actor on Keras reserves as many processors as there are threads.
     is_local = not hasattr(config, "bulk") or config.bulk.engine == "local"
     if hasattr(config, "runtime") and is_local:
         check_needs(config.runtime, _RUNTIME_NEEDS)
-
-
-def _may_be_litert(config):
-    runtime = getattr(config, "runtime", None)
-    return is_litert(config.model.name) or (runtime and runtime.runtime == "litert")
 
 
 def _expanded(value):

@@ -9,12 +9,9 @@ TEXT, JSON_LINES = ".txt", ".jsonl"
 class TableWriter:
     """Writes rows, which are dicts, to a text file in the format of a suffix.
 
-    Args:
-        file: Text file, opened with `newline=""`.
-        suffix: `".csv"`, `".tsv"` or `".txt"`.
-        columns: Names of the columns, for the first line of CSV and TSV. Where a row
-            has no value, it is empty; booleans become `true` and `false`.
-        text: Name of the column that a text file has.
+    The file is opened with `newline=""`. CSV and TSV have a line with the `columns`;
+    where a row has no value, it is empty, and booleans become `true` and `false`. A
+    text file has the column `text` alone.
     """
 
     def __init__(self, file, suffix, columns, *, text):

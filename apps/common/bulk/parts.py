@@ -128,11 +128,10 @@ class Parts:
         if before == options:
             return
         if self._names():
-            pairs = {x: (before.get(x), options.get(x)) for x in {**before, **options}}
             different = ", ".join(
-                f"{name}={old!r} instead of {new!r}"
-                for name, (old, new) in pairs.items()
-                if old != new
+                f"{x}={before.get(x)!r} instead of {options.get(x)!r}"
+                for x in {**before, **options}
+                if before.get(x) != options.get(x)
             )
             raise UserError(
                 f"{self.name!r} was written with {different}: choose another output"

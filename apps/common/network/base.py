@@ -114,9 +114,7 @@ class DecoderNetwork(keras.Model):
 class Ensemble(keras.Model):
     """Networks whose mean probability a search follows; see `ensemble_step`.
 
-    Args:
-        networks: List of networks with `begin` and `step`, as for `SearchModel`, with
-            the same tokens and positions.
+    They have `begin` and `step`, as for `SearchModel`, the same tokens and positions.
     """
 
     def __init__(self, networks):

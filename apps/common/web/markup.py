@@ -41,9 +41,7 @@ def placeholder(text):
 def headline(text, *, kind):
     """Return a result with a button that copies it; screen readers announce it.
 
-    Args:
-        text: The result.
-        kind: Noun for what the result is, such as `"Caption"`.
+    `kind` is a noun for what the result is, such as `"Caption"`.
     """
     text = html.escape(text)
     return (
