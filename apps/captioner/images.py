@@ -260,14 +260,6 @@ def image_to_array(image, size, box=None):
     return np.array(image)
 
 
-def find_images(paths):
-    """Replace every folder by the paths of the images in it, sorted by name."""
-    found = []
-    for path in map(pathlib.Path, paths):
-        found.extend(_images_inside(path) if os.path.isdir(path) else [path])
-    return found
-
-
 @functools.cache
 def image_suffixes():
     """Return the set of the suffixes of images that can be read, in lower case."""
@@ -278,38 +270,25 @@ def image_suffixes():
     return frozenset(suffix for suffix, name in known.items() if name in formats)
 
 
-def find_unsupported(folder):
-    """Return the paths of the images in a folder whose format is not supported."""
-    if not os.path.isdir(folder):
-        return []
-    return sorted(
-        entry
-        for entry in pathlib.Path(folder).iterdir()
-        if entry.suffix.lower() in UNSUPPORTED_SUFFIXES
-        and not entry.name.startswith(".")
-    )
+def find_images(folder):
+    """Return the images directly inside a folder, and those of formats not supported.
 
-
-def _images_inside(folder):
-    known = image_suffixes()
+    Both are lists of paths, sorted by name.
+    """
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
         raise ImageError(f"Cannot list {str(folder)!r}: {_reason(error)}") from error
-    images = [
-        entry
-        for entry in entries
-        if entry.suffix.lower() in known
-        and not entry.name.startswith(".")
-        # Broken links and files without permission are reported when they are read.
-        and (os.path.isfile(entry) or not os.path.exists(entry))
-    ]
+    shown = [x for x in entries if not x.name.startswith(".")]
+    images = [x for x in shown if x.suffix.lower() in image_suffixes()]
+    # Broken links and files without permission are reported when they are read.
+    images = [x for x in images if os.path.isfile(x) or not os.path.exists(x)]
     if not images:
         raise ImageError(
             f"No image in {str(folder)!r}: expected files of {', '.join(FORMATS)}, "
             f"got {len(entries)} others"
         )
-    return images
+    return images, [x for x in shown if x.suffix.lower() in UNSUPPORTED_SUFFIXES]
 
 
 _source_lock = threading.Lock()

@@ -44,8 +44,7 @@ class Hypothesis:
 def hypotheses(outputs, n_best=1):
     """Return the best hypotheses of every row, best first."""
     outputs = {name: np.asarray(values) for name, values in outputs.items()}
-    # A search without a possible hypothesis returns -1e9; in LiteRT files of earlier
-    # versions, NaN.
+    # A search without a possible hypothesis returns -1e9; comparing NaN is false.
     if not np.all(outputs["scores"][:, 0] > MIN_SCORE):
         raise UserError(
             "The model computes no finite scores: its weights are NaN or infinite. Its "

@@ -19,7 +19,6 @@ from keras_attention_apps.captioner.images import (
     MemoryBudget,
     count_scans,
     find_images,
-    find_unsupported,
     image_to_array,
     read_array,
     read_image,
@@ -452,7 +451,7 @@ class TestImageToArray:
 
 
 class TestFindImages:
-    def test_folders_are_replaced(self, tmp_path):
+    def test_images_directly_inside_a_folder(self, tmp_path):
         folder = tmp_path / "folder"
         (folder / "c.png").mkdir(parents=True)
         names = ["b.JPG", "a.png", "d.jpeg", "e.WebP", "f.tiff", "g.gif", "h.mpo"]
@@ -463,21 +462,15 @@ class TestFindImages:
         (folder / "link.png").symlink_to(missing)
         (folder / "round.png").symlink_to("round.png")
 
-        found = find_images([str(missing), folder, tmp_path / "notes.txt"])
-
         inside = [folder / name for name in sorted([*names, "link.png", "round.png"])]
-        assert found == [missing, *inside, tmp_path / "notes.txt"]
-        assert all(isinstance(path, pathlib.Path) for path in found)
-
-    def test_no_paths(self):
-        assert find_images([]) == []
+        assert find_images(folder) == (inside, [])
 
     def test_folder_without_images(self, tmp_path):
         (tmp_path / "notes.txt").touch()
         (tmp_path / ".a.png").touch()
 
         with pytest.raises(ImageError) as caught:
-            find_images([tmp_path])
+            find_images(tmp_path)
 
         assert str(tmp_path) in str(caught.value)
         assert "expected files of AVIF" in str(caught.value)
@@ -490,7 +483,7 @@ class TestFindImages:
         monkeypatch.setattr(pathlib.Path, "iterdir", iterdir)
 
         with pytest.raises(ImageError, match=": Permission denied") as caught:
-            find_images([tmp_path])
+            find_images(tmp_path)
         assert str(tmp_path) in str(caught.value)
 
     def test_folder_that_cannot_be_entered(self, tmp_path, monkeypatch):
@@ -504,21 +497,15 @@ class TestFindImages:
 
         monkeypatch.setattr(os, "stat", denied)
 
-        assert find_images([tmp_path]) == [tmp_path / "a.jpg"]
+        assert find_images(tmp_path) == ([tmp_path / "a.jpg"], [])
 
-
-class TestFindUnsupported:
     def test_images_of_other_formats(self, tmp_path):
         for name in ("b.HEIC", "a.heic", ".c.heic", "d.jpg"):
             (tmp_path / name).touch()
 
-        found = find_unsupported(str(tmp_path))
+        _, others = find_images(tmp_path)
 
-        assert found == [tmp_path / "a.heic", tmp_path / "b.HEIC"]
-
-    def test_path_that_is_no_folder(self, tmp_path):
-        assert find_unsupported(tmp_path / "missing") == []
-        assert find_unsupported("a" * 300) == []
+        assert others == [tmp_path / "a.heic", tmp_path / "b.HEIC"]
 
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"

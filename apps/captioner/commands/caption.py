@@ -12,7 +12,6 @@ from keras_attention_apps.captioner.config import METADATA_NEEDS, CaptionBeamCon
 from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
-    find_unsupported,
     is_open,
     with_open_files,
 )
@@ -243,8 +242,8 @@ def _find(given):
             paths.append(path)
             continue
         try:
-            paths += find_images([path])
-            left_out = find_unsupported(path)
+            found, left_out = find_images(path)
+            paths += found
             if left_out:
                 _warn(
                     f"{len(left_out)} of the files in {str(path)!r} are images of "
