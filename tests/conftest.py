@@ -2,7 +2,6 @@ import contextlib
 import ctypes
 import gc
 import os
-from pathlib import Path
 
 import pytest
 
@@ -19,32 +18,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     ):
         os.environ.setdefault(threads, "1")
 
-# Compiled programs run only a few times here: XLA need not optimise them.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
-
-
-def pytest_collection_modifyitems(items):
-    """Run the slowest files first, so that parallel processes end together."""
-    slow = {"captioner", "nmt", "test_readme.py"}
-    tests = Path(__file__).parent
-    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] not in slow)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def few_programs():
-    """Forgets what JAX has compiled.
-
-    Every program takes some of the process's memory maps, of which Linux allows 65,530;
-    thousands of them end in a segmentation fault.
-    """
-    import keras
-
-    yield
-    if keras.backend.backend() == "jax":
-        import jax
-
-        jax.clear_caches()
-
 
 @pytest.fixture(autouse=True, scope="session")
 def frozen_modules():
@@ -60,35 +33,22 @@ def frozen_modules():
 
 @pytest.fixture(autouse=True, scope="module")
 def little_memory():
-    """Free the graphs of a file, and return the memory to the system.
+    """Free the programs and graphs of a file, and return their memory to the system.
 
-    TensorFlow would keep the compiled graphs, and the C library a tenth of the rest.
+    TensorFlow would keep the compiled graphs, and the C library a tenth of the rest. A
+    program of JAX takes some of the process's memory maps, of which Linux allows
+    65,530; thousands of them end in a segmentation fault.
     """
     import keras
 
     yield
     keras.utils.clear_session()
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.clear_caches()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def traced_once():
-    """Build optimisers before training, or TensorFlow traces the first step twice."""
-    import keras
-
-    make_train_function = keras.Model.make_train_function
-
-    def make(model, *args, **kwargs):
-        is_built = all(layer.built for layer in model._flatten_layers())
-        if is_built and not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
-        return make_train_function(model, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        if keras.backend.backend() == "tensorflow":
-            patch.setattr(keras.Model, "make_train_function", make)
-        yield
 
 
 @pytest.fixture
@@ -136,27 +96,6 @@ def eager(without_tracing):
     """Run functions of TensorFlow without tracing them."""
     with without_tracing():
         yield
-
-
-@pytest.fixture
-def without_steps(monkeypatch):
-    """Train in epochs of no steps: callbacks run, and the weights stay."""
-    import keras
-
-    def fit(model, batches, *, epochs, callbacks, initial_epoch=0, **options):
-        model.stop_training = False
-        # The average of the weights begins with the first step.
-        model.optimizer.use_ema = False
-        container = keras.callbacks.CallbackList(callbacks, model=model, epochs=epochs)
-        container.on_train_begin()
-        for epoch in range(initial_epoch, epochs):
-            container.on_epoch_begin(epoch)
-            container.on_epoch_end(epoch, {"loss": 1.0})
-            if model.stop_training:
-                break
-        container.on_train_end()
-
-    monkeypatch.setattr(keras.Model, "fit", fit)
 
 
 @pytest.fixture

@@ -32,6 +32,26 @@ def freed_models(task):
     _loader(task).cache_clear()
 
 
+@pytest.fixture
+def without_steps(monkeypatch):
+    """Train in epochs of no steps: callbacks run, and the weights stay."""
+
+    def fit(model, batches, *, epochs, callbacks, initial_epoch=0, **options):
+        model.stop_training = False
+        # The average of the weights begins with the first step.
+        model.optimizer.use_ema = False
+        container = keras.callbacks.CallbackList(callbacks, model=model, epochs=epochs)
+        container.on_train_begin()
+        for epoch in range(initial_epoch, epochs):
+            container.on_epoch_begin(epoch)
+            container.on_epoch_end(epoch, {"loss": 1.0})
+            if model.stop_training:
+                break
+        container.on_train_end()
+
+    monkeypatch.setattr(keras.Model, "fit", fit)
+
+
 def training(options, **changes):
     """Return the arguments of a training with these options."""
     options = {**options, **changes}

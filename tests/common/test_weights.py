@@ -26,6 +26,7 @@ def saved(tmp_path):
     return path
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_half_precision_weights_load_into_a_full_precision_model(saved):
     model = small_model()
     # A value beyond float16, one that rounding would carry beyond it, and a tie.
