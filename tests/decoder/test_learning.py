@@ -27,14 +27,9 @@ TASKS = {
 
 ATTENTIONS = {
     "additive": lambda: AdditiveAttention(UNITS),
-    "normalized": lambda: AdditiveAttention(UNITS, normalize=True, use_bias=True),
     "coverage": lambda: AdditiveAttention(UNITS, coverage=True),
-    "sparsemax": lambda: AdditiveAttention(UNITS, weighting="sparsemax"),
     "entmax": lambda: AdditiveAttention(UNITS, weighting="entmax"),
-    "dot": lambda: LuongAttention("dot"),
-    "scaled-dot": lambda: LuongAttention("scaled-dot"),
     "general": lambda: LuongAttention("general"),
-    "concat": lambda: LuongAttention("concat", units=UNITS),
     "location": lambda: LuongAttention("location", positions=LENGTH),
     "local-p": lambda: LuongAttention("general", window="local-p", half_width=3),
     "local-m": lambda: LuongAttention("general", window="local-m", half_width=1),
@@ -59,16 +54,9 @@ CASES = [
     ("copy", "location", "Luong, fed"),
     ("copy", "local-m", "Luong, fed"),
     ("copy", "local-p", "Luong, fed"),
-    ("copy", "monotonic", "Luong, fed"),
     ("copy", "monotonic", "Bahdanau"),
     ("reverse", "additive", "Bahdanau"),
-    ("reverse", "normalized", "Luong, fed"),
     ("reverse", "coverage", "Luong, fed"),
-    ("reverse", "concat", "Luong, fed"),
-    ("sort", "scaled-dot", "Luong, fed"),
-    ("sort", "dot", "Luong, fed"),
-    ("sort", "general", "Luong, fed"),
-    ("sort", "sparsemax", "Luong, fed"),
     ("sort", "entmax", "Luong, fed"),
 ]
 if keras.backend.backend() == "jax":
@@ -123,9 +111,7 @@ def test_learns_the_alignment(case):
     model = build_model(attention, order)
     test, taught = slice(-256, None), slice(None, -256)
 
-    # Small scores take longer to tell positions apart.
-    epochs = 24 if attention == "scaled-dot" else 12
-    train(model, [source[taught], before[taught]], target[taught], epochs, 64)
+    train(model, [source[taught], before[taught]], target[taught], 12, 64)
 
     found = model.predict([source[test], before[test]], verbose=0)
     right = found["weights"].argmax(-1) == places[test]

@@ -12,7 +12,6 @@ from decoder.reference import (
     INPUTS,
     POSITIONS,
     SEQUENCES,
-    STATE_UNITS,
     STEPS,
     UNITS,
     VALUE,
@@ -20,30 +19,13 @@ from decoder.reference import (
     WORDS,
     assert_close,
     decoder_of,
-    random_state,
 )
 from keras import ops, tree
+from models import reloaded
 
 from keras_attention import AdditiveAttention, AttentionCell, AttentionDecoder
 
 pytestmark = pytest.mark.usefixtures("seeded")
-
-
-def test_padded_steps_copy_the_state_through(rng):
-    decoder = decoder_of("lstm")
-    inputs, value = draw(rng, INPUTS, VALUE)
-    state = random_state(rng, decoder.cell, BATCH)
-    length = 3
-    mask = np.broadcast_to(np.arange(STEPS) < length, (BATCH, STEPS))
-
-    padded = numpy(decoder(inputs, value, state, inputs_mask=mask))
-    short = numpy(decoder(inputs[:, :length], value, state))
-    nothing = numpy(decoder(inputs, value, state, inputs_mask=np.zeros_like(mask)))
-
-    assert_close(padded["state"], short["state"])
-    assert_close(padded["output"][:, :length], short["output"])
-    assert (padded["output"][:, length:] == 0).all()
-    assert_close(nothing["state"], state, atol=0)
 
 
 def test_masked_places_may_hold_anything(rng, gradients):
@@ -140,8 +122,7 @@ def test_the_mask_of_the_inputs_goes_on_with_all_but_the_state(rng, leading, tmp
     expected = model.predict([ids, values], verbose=0)
 
     eager = tree.map_structure(ShowMask(), decoder(embedding(ids), values))
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
+    restored = reloaded(model, tmp_path)
     found = restored.predict([ids, values], verbose=0)
 
     assert (expected["steps"] != 0).any(axis=-1).tolist() == (ids != 0).tolist()
@@ -150,19 +131,3 @@ def test_the_mask_of_the_inputs_goes_on_with_all_but_the_state(rng, leading, tmp
         for name in ("output", "context", "weights"):
             np.testing.assert_array_equal(masks[name], ids != 0)
         assert all((x == -1).all() for x in tree.flatten(masks["state"]))
-
-
-def test_padded_steps_do_not_count_in_the_loss(rng):
-    input_ids = keras.Input((STEPS,), dtype="int32")
-    value = keras.Input((None, VALUE_DIM))
-    embedded = keras.layers.Embedding(WORDS, INPUT_DIM, mask_zero=True)(input_ids)
-    model = keras.Model([input_ids, value], decoder_of("gru")(embedded, value))
-    model = keras.Model(model.inputs, model.output["output"])
-    model.compile(loss="mse", jit_compile=False)
-    ids, values = np.array([[3, 5, 7, 0, 0], [2, 3, 5, 7, 0]]), draw(rng, VALUE)
-    target = draw(rng, (BATCH, STEPS, STATE_UNITS))
-
-    loss = model.evaluate([ids, values], target, verbose=0)
-
-    errors = (model.predict([ids, values], verbose=0) - target) ** 2
-    assert loss == pytest.approx(errors[ids != 0].mean(), rel=1e-5)

@@ -44,17 +44,6 @@ def test_monotonic_noise_is_drawn_for_every_training_pass(several, rng):
     assert (weights(training=False) == used).all()
 
 
-def test_monotonic_attention_without_noise_is_the_same_in_training(rng):
-    cell = AttentionCell(keras.layers.GRUCell(STATE_UNITS), monotonic(0.0))
-    inputs, value = draw(rng, INPUTS, VALUE)
-    decoder = AttentionDecoder(cell)
-
-    trained, used = (
-        numpy(decoder(inputs, value, training=x)["weights"]) for x in (True, False)
-    )
-    assert (trained == used).all()
-
-
 @pytest.mark.parametrize("order", ["previous", "current"])
 def test_noise_of_one_step_is_that_of_one_sequence(order, rng):
     attention = AdditiveAttention(UNITS, dropout=0.5)

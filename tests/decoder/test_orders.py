@@ -31,6 +31,7 @@ from decoder.reference import (
     step_by_step,
 )
 from keras import ops, tree
+from models import fit, reloaded
 
 from keras_attention import (
     AdditiveAttention,
@@ -397,8 +398,7 @@ def test_functional_model_comes_back_from_its_file(rng, tmp_path, several, leadi
     )
     arrays[0][..., -1, :] = 0
 
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
+    restored = reloaded(model, tmp_path)
 
     found = restored.predict(arrays, verbose=0)
     assert_close(found, model.predict(arrays, verbose=0))
@@ -475,16 +475,11 @@ def test_fit_runs_compiled(rng, choice):
         )
     )
     model = keras.Model([inputs, value], decoder(inputs, value)["output"])
-    compiles = keras.backend.backend() != "torch"
-    model.compile("sgd", "mse", jit_compile=compiles)
     arrays = draw(rng, INPUTS, VALUE)
     width = model.output_shape[-1]
 
-    history = model.fit(
-        arrays, draw(rng, (BATCH, STEPS, width)), batch_size=BATCH, epochs=2, verbose=0
-    )
-
-    assert np.isfinite(history.history["loss"]).all()
+    target = draw(rng, (BATCH, STEPS, width))
+    fit(model, arrays, target, batch_size=BATCH, epochs=2)
 
 
 def test_a_depth_that_follows_the_inputs_is_known_once_the_cell_is_built(rng):

@@ -22,6 +22,7 @@ from decoder.reference import (
     assert_same_config,
     decoder_of,
 )
+from models import fit, reloaded
 
 from keras_attention import (
     AdditiveAttention,
@@ -61,8 +62,7 @@ def test_functional_model_comes_back_from_its_file(rng, tmp_path):
     ]
     expected = model.predict(data, verbose=0)
 
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
+    restored = reloaded(model, tmp_path)
 
     found = restored.predict(data, verbose=0)
     assert_close(found, expected)
@@ -79,8 +79,7 @@ def test_model_of_one_step_comes_back_from_its_file(rng, tmp_path):
     model = keras.Model([word, state, value], {**outputs, "next": next_state["cell"]})
     data = draw(rng, (BATCH, INPUT_DIM), (BATCH, STATE_UNITS), VALUE)
 
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
+    restored = reloaded(model, tmp_path)
 
     assert_close(restored.predict(data, verbose=0), model.predict(data, verbose=0))
 
@@ -133,8 +132,7 @@ def test_frozen_layers_have_no_trainable_weights(how, tmp_path):
     decoder = frozen_decoder(how)
     model = keras.Model([inputs, value], decoder(inputs, value)["output"])
 
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
+    restored = reloaded(model, tmp_path)
 
     for frozen in (model, restored):
         # Four weights of the attention, three of each cell, two of the gate.
@@ -142,18 +140,6 @@ def test_frozen_layers_have_no_trainable_weights(how, tmp_path):
         assert frozen.trainable_weights == []
     decoder.trainable = decoder.cell.trainable = True
     assert len(decoder.trainable_weights) == len(decoder.weights)
-
-
-def test_a_frozen_cell_alone_has_no_trainable_weights():
-    cell = frozen_decoder("cell").cell
-    memory = cell.attention.memory(keras.Input(VALUE[1:]))
-    word = keras.Input((INPUT_DIM,))
-    state = {"cell": [[keras.Input((n,))] for n in (LOWER_UNITS, STATE_UNITS)]}
-
-    cell(word, state, memory)
-
-    assert len(cell.weights) == 4 + 2 * 3 + 2
-    assert not any(variable.trainable for variable in cell.weights)
 
 
 ATTENTIONS = {
@@ -175,16 +161,14 @@ def test_a_frozen_attention_does_not_train_in_a_decoder(name, is_built, rng, tmp
     model = keras.Model([inputs, value], outputs["output"])
     attention.trainable = False
 
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
+    restored = reloaded(model, tmp_path)
 
     for frozen in (model, restored):
         assert len(frozen.trainable_weights) == 3
     attention = restored.get_layer("decoder").cell.attention
     before = attention.get_weights()
-    restored.compile("sgd", "mse")
     x = draw(rng, INPUTS, VALUE)
-    restored.fit(x, np.ones((*INPUTS[:-1], STATE_UNITS)), verbose=0)
+    fit(restored, x, np.ones((*INPUTS[:-1], STATE_UNITS)), jit_compile=False)
     for old, new in zip(before, attention.get_weights(), strict=True):
         np.testing.assert_array_equal(new, old)
 

@@ -9,6 +9,7 @@ import pytest
 from arrays import draw, numpy
 from combinations import quick_first
 from keras import ops
+from models import COMPILES, reloaded
 
 from keras_attention import (
     AdditiveAttention,
@@ -23,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("seeded")
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, STEPS, DEPTH, UNITS, WORDS = 2, 5, 7, 11, 13
 
-COMPILES = keras.backend.backend() != "torch"
 LINEAR = keras.optimizers.schedules.PolynomialDecay(0.0, 4, 1.0)
 
 
@@ -79,6 +79,7 @@ def model_of(readout=True, compiles=False, **options):
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=compiles,
     )
+    model.optimizer.build(model.trainable_variables)
     return model
 
 
@@ -120,8 +121,7 @@ def test_model_comes_back_from_its_file_and_trains_on(rng, tmp_path, rate):
     model.fit(ids[0], ids[0], verbose=0)
     expected = model.predict(ids[1], verbose=0)
 
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
+    restored = reloaded(model, tmp_path)
 
     np.testing.assert_allclose(restored.predict(ids[1], verbose=0), expected, 1e-5)
     decoder = restored.get_layer("decoder")
@@ -140,8 +140,7 @@ def test_functions_are_set_anew_after_loading(rng, tmp_path):
     ids = ids_of(rng)
     expected = model.predict(ids[0], verbose=0)
 
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
+    restored = reloaded(model, tmp_path)
 
     np.testing.assert_allclose(restored.predict(ids[0], verbose=0), expected, 1e-5)
     with pytest.raises(

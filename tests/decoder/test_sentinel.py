@@ -25,6 +25,7 @@ from decoder.reference import (
     step_by_step,
 )
 from keras import ops, tree
+from models import reloaded
 from rounding import rounding_bound
 
 from keras_attention import (
@@ -192,8 +193,7 @@ def test_functional_model_comes_back_from_its_file(rng, tmp_path):
     arrays = draw(rng, INPUTS, VALUE)
     arrays[0][:, -1] = 0
 
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
+    restored = reloaded(model, tmp_path)
 
     found = restored.predict(arrays, verbose=0)
     assert_close(found, model.predict(arrays, verbose=0))
