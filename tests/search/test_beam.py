@@ -15,7 +15,6 @@ from search.reference import (
     PENALTY,
     POSITIONS,
     REQUIRED,
-    START,
     VOCABULARY,
     all_hypotheses,
     assert_agree,
@@ -32,7 +31,6 @@ from search.reference import (
     random_state,
     random_table,
     run_beam,
-    run_greedy,
     to_numpy,
     to_tensors,
 )
@@ -212,7 +210,7 @@ def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping, number, 
 
 def test_a_limit_that_is_known_is_positive():
     table, state = random_table(5), random_state(5)
-    options = {"start": START, "end": END, "max_length": LENGTH}
+    options = REQUIRED
     limit = ops.convert_to_tensor([3, 0])
 
     with pytest.raises(ValueError, match="limit must be a positive integer"):
@@ -226,7 +224,7 @@ def test_a_limit_that_is_not_known_counts_as_one_at_least():
 
     @compiled
     def run(table, state, limit):
-        options = {"start": START, "end": END, "max_length": LENGTH}
+        options = REQUIRED
         return beam_search(make_step(table), state, limit=limit, **options)
 
     none, one = (
@@ -271,42 +269,6 @@ def test_every_row_may_have_a_limit_of_its_own(options):
         here = {name: x[row : row + 1] for name, x in found.items()}
         assert_agree(here, to_numpy(own))
     assert (found["lengths"].max(axis=1) == np.minimum(limits, LENGTH)).all()
-
-
-@pytest.mark.parametrize("ends", ["certain or impossible", "at random"])
-def test_beam_of_one_without_length_penalty_is_greedy(ends):
-    lengths = set()
-    for seed in (2, 4, 5):
-        table, state = random_table(seed), random_state(seed)
-        if ends == "certain or impossible":
-            table[:, END] = np.where(np.arange(HISTORIES) % 3 == 0, 0.0, -np.inf)
-
-        greedy = run_greedy(table, state)
-        beam = run_beam(table, state, beam_size=1, length_penalty=0)
-
-        assert_agree(beam, greedy)
-        lengths.update(greedy["lengths"].flatten())
-    assert len(lengths) > 2, "the example is too easy"
-
-
-def test_hypotheses_finish_only_among_the_best_continuations():
-    table, state = random_table(2), random_state(2)
-    a, b, c = 3, 4, 5
-    for row in range(BATCH):
-        first = table[code_after(table, state, row, ())]
-        first[:] = -30.0
-        first[[a, b, c, END]] = -1.0, -1.1, -1.2, -1.3
-        for token in (a, b, c):
-            then = table[code_after(table, state, row, (token,))]
-            then[:], then[END] = -30.0, -1.0
-
-    narrow = run_beam(table, state)
-    wide = run_beam(table, state, beam_size=4)
-
-    # By their scores, -2 / 2 ** .7 and so on, the end at once is the third of all.
-    for row in range(BATCH):
-        assert hypotheses(narrow, row) == [(a, END), (b, END), (c, END)]
-        assert hypotheses(wide, row) == [(a, END), (b, END), (END,), (c, END)]
 
 
 def test_a_long_hypothesis_that_begins_badly_may_still_win():
@@ -371,16 +333,6 @@ def test_a_vocabulary_too_small_for_the_beam_leaves_places_empty():
     existing, missing = np.split(result["scores"], [LENGTH + 1], axis=1)
     assert (missing < existing.min()).all()
     np.testing.assert_array_equal(missing, result["log_probs"][:, LENGTH + 1 :])
-
-
-def test_permuted_rows_give_permuted_results():
-    table, state = random_table(47), random_state(47)
-
-    result = run_beam(table, state)
-    swapped = run_beam(table, tree.map_structure(lambda x: x[::-1].copy(), state))
-
-    for key, value in result.items():
-        np.testing.assert_array_equal(swapped[key], value[::-1], err_msg=key)
 
 
 def test_nested_state_of_several_ranks_and_dtypes_moves_together():

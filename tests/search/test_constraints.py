@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from keras import ops, tree
+from keras import ops
 from search.reference import (
     BANNED,
     BATCH,
@@ -39,33 +39,6 @@ from keras_attention import (
     greedy_search,
     sample_search,
 )
-
-
-def test_banned_tokens_never_appear():
-    table, state = random_table(31), random_state(31)
-    # The banned are by far the most probable, so that they would appear.
-    state["offset"][:] = -20.0
-    state["offset"][:, BANNED] = 0.0
-
-    beam = run_beam(table, state, banned=BANNED)
-    greedy = run_greedy(table, state, banned=BANNED)
-
-    assert not np.isin(beam["token_ids"], BANNED).any()
-    assert_sound(beam, table, state)
-    for row in range(BATCH):
-        expected, _ = plain_greedy_search(table, state, row, banned=BANNED)
-        assert hypotheses(greedy, row) == [expected]
-    assert_sound(greedy, table, state, beam_size=1, length_penalty=0)
-
-
-def test_a_banned_token_is_a_token_of_probability_zero():
-    table, state = random_table(37), random_state(37)
-
-    with_ban = run_beam(table, state, banned=BANNED)
-    state["offset"][:, BANNED] = -np.inf
-    with_zeros = run_beam(table, state)
-
-    tree.map_structure(np.testing.assert_array_equal, with_ban, with_zeros)
 
 
 @pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
@@ -268,7 +241,7 @@ class NoRepeatedToken(Constraint):
 
 def searched(search, constraints, seed=3):
     table, state = to_tensors((random_table(seed, sharpness=0.5), random_state(seed)))
-    options = {"start": START, "end": END, "max_length": LENGTH}
+    options = REQUIRED
     return to_numpy(search(make_step(table), state, constraints=constraints, **options))
 
 
@@ -347,7 +320,7 @@ def test_rows_of_a_prefix_have_one_length():
 @pytest.mark.parametrize("limit", [2, np.array([4, 2])])
 def test_a_minimum_length_above_a_limit_is_an_error(limit):
     state = to_tensors(random_state(3))
-    options = {"start": START, "end": END, "max_length": LENGTH, "limit": limit}
+    options = {**REQUIRED, "limit": limit}
     with pytest.raises(ValueError, match=r"between 0 and max_length or limit, .*: 3"):
         greedy_search(
             make_step(random_table(3)), state, constraints=[MinLength(3)], **options
@@ -365,7 +338,7 @@ class EndsInTime(Constraint):
 @pytest.mark.parametrize("search", [beam_search, greedy_search])
 def test_a_constraint_receives_the_number_of_remaining_tokens(search):
     table, state = to_tensors((random_table(3), random_state(3)))
-    options = {"start": START, "end": END, "max_length": LENGTH}
+    options = REQUIRED
     constraints = [MinLength(3), EndsInTime()]
     for limit in (None, np.array([3, 4])):
         found = search(

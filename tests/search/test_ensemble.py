@@ -146,17 +146,6 @@ def test_attention_weights_are_the_mean_over_the_models():
             np.testing.assert_allclose(result["weights"][row, 0, t], expected, 1e-6)
 
 
-@COMBINE
-def test_an_ensemble_of_equal_models_equals_the_model(combine):
-    table, state = random_table(7), random_state(7)
-
-    result = together([table] * 2, [state] * 2, combine=combine, search=greedy_search)
-
-    alone = run_greedy(table, state)
-    np.testing.assert_array_equal(result["token_ids"], alone["token_ids"])
-    np.testing.assert_allclose(result["scores"], alone["scores"], rtol=1e-5)
-
-
 def test_states_may_be_a_tuple():
     table, state = random_table(7), to_tensors(random_state(7))
     step = ensemble_step([make_step(ops.convert_to_tensor(table))] * 2)

@@ -11,7 +11,6 @@ from search.reference import (
     BEAM,
     END,
     START,
-    compiled,
     eagerly,
     hypotheses,
     log_prob,
@@ -239,14 +238,6 @@ def test_a_prefix_overrides_phrases_in_any_order(reverse):
         assert tokens[:2] == (1, 3) and contains(tokens, (3, 0))
 
 
-def test_tokens_of_a_prefix_may_begin_a_phrase():
-    others = [Prefix(np.array([[1, 3]]))]
-    found, *_ = searched("beam", [[[3, 0]]], others=others)
-
-    for tokens in hypotheses(found, 0):
-        assert not tokens or (tokens[:2] == (1, 3) and contains(tokens, (3, 0)))
-
-
 def test_phrases_fit_into_the_limit_of_their_row():
     limit = np.array([4, 6], "int32")
     found, *_ = searched("beam", [[[3, 3, 0]], [[0, 1]]], limit=limit)
@@ -331,15 +322,6 @@ def test_no_rows_give_no_rows(name):
     found, *_ = searched(name, np.zeros((0, 2, 3), "int32"), how=quickly)
 
     assert found["token_ids"].shape[0] == 0
-
-
-@pytest.mark.exhaustive
-def test_compiled_searches_agree():
-    eager, *_ = searched("groups", PHRASES, how=eagerly, max_length=7)
-    graph, *_ = searched("groups", PHRASES, how=compiled, max_length=7)
-
-    np.testing.assert_array_equal(eager["token_ids"], graph["token_ids"])
-    np.testing.assert_allclose(eager["scores"], graph["scores"], rtol=1e-5)
 
 
 def phrases_as_inputs(phrases, state, table):

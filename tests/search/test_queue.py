@@ -12,6 +12,7 @@ from search.reference import (
     END,
     LENGTH,
     POSITIONS,
+    REQUIRED,
     START,
     VOCABULARY,
     assert_agree,
@@ -80,9 +81,7 @@ def queue_of(options, how):
         make_step_over,
         batch_size=PLACES,
         compiler=how,
-        start=START,
-        end=END,
-        max_length=LENGTH,
+        **REQUIRED,
         **OPTIONS[options],
     )
 
@@ -98,9 +97,7 @@ def all_at_once(options):
         return beam_search(
             make_step_over(memory),
             state,
-            start=START,
-            end=END,
-            max_length=LENGTH,
+            **REQUIRED,
             constraints=make_constraints(memory),
             **common,
             **by_row,
@@ -126,7 +123,7 @@ def test_a_list_finds_what_its_rows_find(options, how):
 
 
 def test_constraints_hold_in_all_rounds():
-    options = {"start": START, "end": END, "max_length": LENGTH}
+    options = REQUIRED
     # An iterator can be read once only.
     queue = BeamSearchQueue(
         make_step_over,
@@ -194,9 +191,7 @@ def test_one_place_is_enough_and_nothing_is_compiled_twice():
         make_counted,
         batch_size=1,
         compiler=compiled,
-        start=START,
-        end=END,
-        max_length=LENGTH,
+        **REQUIRED,
     )
     memory, state = tree.map_structure(lambda x: x[:3], long_list())
     found = queue(memory, state)
@@ -245,7 +240,7 @@ def test_wrong_arguments_are_named_with_what_came(places, rows, message):
 
 
 def test_an_unknown_option_is_named_when_the_queue_is_made():
-    options = {"start": START, "end": END, "max_length": LENGTH, "beam_width": 5}
+    options = {**REQUIRED, "beam_width": 5}
 
     with pytest.raises(TypeError, match="BeamSearchQueue has no argument beam_width"):
         BeamSearchQueue(make_step_over, batch_size=PLACES, **options)

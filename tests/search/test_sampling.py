@@ -10,7 +10,6 @@ from search.reference import (
     BATCH,
     BEAM,
     END,
-    LENGTH,
     VOCABULARY,
     assert_sound,
     compiled,
@@ -48,18 +47,6 @@ def test_greedy_equals_a_plain_loop(language):
     assert_sound(result, table, state, beam_size=1, length_penalty=0)
     for row in range(BATCH):
         assert hypotheses(result, row) == [expected[row][0]]
-
-
-def test_samples_carry_their_own_log_probabilities_and_weights():
-    table, state = random_table(5), random_state(5)
-    state["offset"][0, np.arange(VOCABULARY) != END] = -3.0
-    never_ends(state, 1)
-
-    result = run_sample(table, state)
-
-    assert_sound(result, table, state, length_penalty=0, drawn=True)
-    np.testing.assert_array_equal(result["lengths"][1], LENGTH)
-    assert (result["lengths"][0] < LENGTH).any()
 
 
 def test_sequences_are_drawn_in_proportion_to_their_probabilities():

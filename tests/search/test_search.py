@@ -11,7 +11,6 @@ from search.reference import (
     BEAM,
     END,
     LENGTH,
-    PENALTY,
     POSITIONS,
     REQUIRED,
     START,
@@ -119,20 +118,6 @@ def test_sizes_may_be_integers_of_numpy(run, options):
     given = {name: np.int64(value) for name, value in options.items()}
 
     assert_agree(run(table, state, **given), run(table, state, **options))
-
-
-def test_an_end_at_the_first_step_is_a_hypothesis_of_one_token():
-    table, state = random_table(23), random_state(23)
-    for row in range(BATCH):
-        ends_at_once(state, row)
-
-    beam = run_beam(table, state)
-    greedy = run_greedy(table, state)
-
-    assert_sound(beam, table, state)
-    assert_sound(greedy, table, state, beam_size=1, length_penalty=0)
-    np.testing.assert_array_equal(beam["lengths"], [[1, 2, 2]] * BATCH)
-    np.testing.assert_array_equal(greedy["lengths"], [[1]] * BATCH)
 
 
 @pytest.mark.parametrize(
@@ -344,33 +329,6 @@ def test_a_graph_takes_any_batch_and_knows_all_other_dimensions(run, beam_size):
     }
 
 
-class Searcher(keras.Model):
-    def __init__(self, table):
-        super().__init__()
-        self.table = table
-        self.built = True
-
-    def call(self, state):
-        return beam_search(
-            make_step(self.table),
-            state,
-            **REQUIRED,
-            beam_size=BEAM,
-            length_penalty=PENALTY,
-        )
-
-
-def test_a_model_that_searches_predicts():
-    table, state = random_table(71), random_state(71, batch=2 * BATCH)
-
-    result = Searcher(table).predict(state, batch_size=BATCH, verbose=0)
-
-    assert_sound(result, table, state)
-    for rows in (slice(0, BATCH), slice(BATCH, 2 * BATCH)):
-        expected = run_beam(table, {key: value[rows] for key, value in state.items()})
-        assert_agree({key: value[rows] for key, value in result.items()}, expected)
-
-
 @pytest.mark.parametrize(
     ("search", "options", "needed"),
     [
@@ -501,7 +459,7 @@ def test_wrong_arguments_are_named_with_what_came(run, options, message):
 )
 def test_wrong_results_of_a_step_are_named(search, change, message):
     plain = make_step(random_table(79))
-    options = {"start": START, "end": END, "max_length": LENGTH}
+    options = dict(REQUIRED)
     several = {beam_search: "beam_size", sample_search: "samples"}
     if search in several:
         # As many hypotheses as rows: what has one axis less would be broadcast.
