@@ -7,6 +7,7 @@ from arrays import numpy, randomized
 from cells import CELLS
 from combinations import covering, quick_first
 from keras import ops, tree
+from models import COMPILES, fit, reloaded
 from rounding import rounding_bound
 
 from keras_attention import LayerNormGRUCell, RecurrentEncoder
@@ -20,7 +21,6 @@ INPUTS = (BATCH, STEPS, DEPTH)
 MASK = np.array([[1, 1, 1, 0, 0], [0, 1, 0, 1, 1], [0, 0, 0, 0, 0]], "bool")
 
 BACKEND = keras.backend.backend()
-COMPILES = BACKEND != "torch"
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -203,9 +203,7 @@ def test_saves_and_loads_within_a_model(rng, tmp_path, name):
     outputs = RecurrentEncoder(*cells, return_state=True)(inputs, mask=mask)
     assert outputs[0].shape == (None, None, UNITS + BACKWARD_UNITS)
     model = keras.Model([inputs, mask], outputs)
-    model.save(tmp_path / "model.keras")
-
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    loaded = reloaded(model, tmp_path)
 
     data = [draw(rng, *INPUTS), MASK]
     assert_equal(loaded(data), model(data), atol=0)
@@ -216,12 +214,12 @@ def test_saves_and_loads_within_a_model(rng, tmp_path, name):
 def test_trains_with_a_mask(rng, dropout):
     cells = LayerNormGRUCell(UNITS), keras.layers.SimpleRNNCell(UNITS, dropout=dropout)
     model = keras.Sequential([keras.layers.Masking(), RecurrentEncoder(*cells)])
-    model.compile("sgd", "mse", jit_compile=COMPILES and not dropout)
     inputs = draw(rng, *INPUTS) * MASK[..., None]
     model.build((None, None, DEPTH))
     before = [numpy(x) for x in model.trainable_variables]
 
-    model.train_on_batch(inputs, draw(rng, BATCH, STEPS, 2 * UNITS))
+    target = draw(rng, BATCH, STEPS, 2 * UNITS)
+    fit(model, inputs, target, jit_compile=COMPILES and not dropout)
 
     for variable, old in zip(model.trainable_variables, before, strict=True):
         assert (numpy(variable) != old).any(), variable.path

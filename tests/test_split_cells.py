@@ -102,7 +102,6 @@ def test_equals_the_cell_in_one_piece(gradients, name, context):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CELLS)
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_equals_the_cell_in_one_piece_in_float64(gradients, name):
     equal(gradients, name, 1e-10 if EXACT else 1e-5, dtype="float64")
 

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 from losses.values import BATCH, STEPS, numpy
+from models import reloaded
 
 from keras_attention import ReinforceLoss
 
@@ -240,14 +241,13 @@ def test_saved_model_keeps_the_baseline(episodes, tmp_path):
     model = keras.Model(inputs, layer(*inputs))
     layer.baseline.assign(-7.5)
 
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
+    again = reloaded(model, tmp_path)
 
-    reloaded = again.layers[-1]
-    assert type(reloaded) is ReinforceLoss
-    assert reloaded.get_config() == layer.get_config()
-    assert float(reloaded.baseline) == -7.5
-    assert reloaded.trainable_variables == []
+    copy = again.layers[-1]
+    assert type(copy) is ReinforceLoss
+    assert copy.get_config() == layer.get_config()
+    assert float(copy.baseline) == -7.5
+    assert copy.trainable_variables == []
     np.testing.assert_array_equal(
         again.predict(episodes, verbose=0), model.predict(episodes, verbose=0)
     )
