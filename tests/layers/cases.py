@@ -18,6 +18,7 @@ from keras_attention import (
     LuongAttention,
     MochaWeighting,
     MonotonicWeighting,
+    MultiHeadAttention,
     SoftmaxWeighting,
 )
 
@@ -133,6 +134,14 @@ CASES = {
         lambda: {"score": DotScore(scaled=True), "window": LocalPredictiveWindow(2)},
         SAME_DEPTH,
     ),
+    "heads": Case(
+        MultiHeadAttention,
+        lambda: {
+            "num_heads": 3,
+            "key_dim": 5,
+            "bias_initializer": keras.initializers.RandomNormal(seed=3),
+        },
+    ),
     "pooling": Case(AttentionPooling, lambda: {"units": UNITS}, (VALUE_DIM,)),
     "hops": Case(
         AttentionPooling,
@@ -156,8 +165,10 @@ def quick_cases(names):
 
 
 def attend(layer, tensors, **options):
-    """Context and weights, as NumPy arrays."""
-    return numpy(layer(*tensors, return_attention_scores=True, **options))
+    """Context and weights, the mean of all heads, as NumPy arrays."""
+    context, weights = numpy(layer(*tensors, return_attention_scores=True, **options))
+    is_mean = not isinstance(layer, MultiHeadAttention)
+    return context, weights if is_mean else weights.mean(axis=1)
 
 
 def functional(case, layer):

@@ -1,5 +1,3 @@
-import warnings
-
 import keras
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from layers.additive_reference import (
     POSITIONS,
     QUERIES,
     QUERY,
-    QUERY_DIM,
     UNITS,
     VALUE,
     VALUE_DIM,
@@ -29,7 +26,6 @@ from layers.mask_reference import (
     combined,
     masks,
 )
-from rounding import rounding_bound
 
 from keras_attention import AdditiveAttention
 
@@ -123,44 +119,6 @@ def test_masks_are_combined_whatever_the_masked_values(rng):
     assert not valid[1, 0].any()
 
 
-@pytest.mark.parametrize("name", ["query", "value", "key", "attention"])
-def test_each_mask_works_alone(rng, name):
-    layer = built_layer(AdditiveAttention(UNITS))
-    query, value, key = draw(rng, QUERY, VALUE, KEY)
-    given = masks(rng)
-    everything = {each: np.ones_like(mask) for each, mask in given.items()}
-    name = f"{name}_mask"
-    valid = combined(**{**everything, name: given[name]})
-
-    context, weights = attend(layer, query, value, key, **{name: given[name]})
-
-    expected = as_in_the_paper(layer, query, value, key, valid)
-    np.testing.assert_allclose(context, expected[0], atol=1e-5)
-    np.testing.assert_allclose(weights, expected[1], atol=1e-5)
-
-
-def test_masks_may_be_integers(rng):
-    layer = AdditiveAttention(UNITS)
-    query, value, key = draw(rng, QUERY, VALUE, KEY)
-    given = masks(rng)
-
-    as_integers = {name: mask.astype("int32") for name, mask in given.items()}
-
-    np.testing.assert_array_equal(
-        attend(layer, query, value, key, **as_integers)[1],
-        attend(layer, query, value, key, **given)[1],
-    )
-
-
-def test_masks_raise_no_warning(rng):
-    layer = AdditiveAttention(UNITS)
-    query, value, key = draw(rng, QUERY, VALUE, KEY)
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*mask")
-        attend(layer, query, value, key, **masks(rng))
-
-
 def test_gradients_are_finite_for_every_mask(rng, gradients):
     layer = built_layer(AdditiveAttention(UNITS, use_bias=True))
     arrays = draw(rng, QUERY, VALUE, KEY)
@@ -174,107 +132,6 @@ def test_gradients_are_finite_for_every_mask(rng, gradients):
 
     assert len(found) == 3 + 4
     assert_zero_where_masked(found, given)
-
-
-def test_a_query_without_a_valid_position_gives_zeros(rng, gradients):
-    layer = AdditiveAttention(UNITS)
-    query, value = draw(rng, QUERY, VALUE)
-    nothing = np.zeros((BATCH, POSITIONS), "bool")
-
-    context, weights = attend(layer, query, value, value_mask=nothing)
-    found = gradients(
-        lambda query, value: ops.sum(layer(query, value, value_mask=nothing)),
-        [query, value],
-        layer.trainable_variables,
-    )
-
-    assert (context == 0).all()
-    assert (weights == 0).all()
-    assert all((gradient == 0).all() for gradient in found)
-
-
-def test_rows_sum_to_one_where_anything_is_valid(rng):
-    layer = AdditiveAttention(UNITS)
-    query, value, key = draw(rng, QUERY, VALUE, KEY)
-    given = masks(rng)
-
-    _, weights = attend(layer, query, value, key, **given)
-
-    assert (weights >= 0).all()
-    np.testing.assert_allclose(
-        weights.sum(-1), combined(**given).any(-1), rtol=1e-6, atol=0
-    )
-
-
-def test_order_of_the_positions_does_not_matter(rng):
-    layer = AdditiveAttention(UNITS)
-    query, value, key = draw(rng, QUERY, VALUE, KEY)
-    order = rng.permutation(POSITIONS)
-
-    context, weights = attend(layer, query, value, key)
-    permuted = attend(layer, query, value[:, order], key[:, order])
-
-    np.testing.assert_allclose(permuted[0], context, atol=1e-5)
-    np.testing.assert_allclose(permuted[1], weights[:, :, order], atol=1e-6)
-
-
-def test_queries_are_independent(rng):
-    layer = AdditiveAttention(UNITS)
-    query, value = draw(rng, QUERY, VALUE)
-    order = rng.permutation(QUERIES)
-
-    context, weights = attend(layer, query, value)
-    permuted = attend(layer, query[:, order], value)
-
-    np.testing.assert_allclose(permuted[0], context[:, order], atol=1e-5)
-    np.testing.assert_allclose(permuted[1], weights[:, order], atol=1e-6)
-
-
-def test_a_single_query_equals_a_query_of_a_sequence(rng):
-    layer = AdditiveAttention(UNITS)
-    query, value, key = draw(rng, QUERY, VALUE, KEY)
-    given = masks(rng)
-    context, weights = attend(layer, query, value, key, **given)
-
-    for t in range(QUERIES):
-        alone = attend(
-            layer,
-            query[:, t],
-            value,
-            key,
-            query_mask=given["query_mask"][:, t],
-            value_mask=given["value_mask"],
-            key_mask=given["key_mask"],
-            attention_mask=given["attention_mask"][:, t],
-        )
-
-        assert alone[0].shape == (BATCH, VALUE_DIM)
-        assert alone[1].shape == (BATCH, POSITIONS)
-        np.testing.assert_allclose(alone[0], context[:, t], atol=1e-5)
-        np.testing.assert_allclose(alone[1], weights[:, t], atol=1e-6)
-
-
-def test_single_position_is_read_unchanged(rng):
-    query, value = draw(rng, QUERY, (BATCH, 1, VALUE_DIM))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        context, weights = attend(AdditiveAttention(UNITS), query, value)
-
-    np.testing.assert_array_equal(weights, np.ones((BATCH, QUERIES, 1)))
-    np.testing.assert_allclose(context, np.repeat(value, QUERIES, axis=1), rtol=1e-6)
-
-
-def test_lengths_may_change_from_call_to_call(rng):
-    layer = AdditiveAttention(UNITS)
-    for batch, queries, positions in ((2, 3, 5), (3, 5, 2), (1, 1, 7)):
-        query = draw(rng, (batch, queries, QUERY_DIM))
-        value = draw(rng, (batch, positions, VALUE_DIM))
-
-        context, _ = attend(layer, query, value)
-
-        expected, _ = as_in_the_paper(layer, query, value)
-        np.testing.assert_allclose(context, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
@@ -301,70 +158,6 @@ def test_implicit_masks_are_honoured(rng, dtype):
     np.testing.assert_array_equal(implicit[1] != 0, valid)
 
 
-def test_explicit_mask_wins_over_an_implicit_one(rng):
-    layer = AdditiveAttention(UNITS)
-    _, query = embedded(rng, BATCH, QUERIES)
-    _, value = embedded(rng, BATCH, POSITIONS)
-    _, key = embedded(rng, BATCH, POSITIONS)
-    unmasked = attend(layer, *numpy([query, value, key]))
-
-    found = attend(
-        layer,
-        query,
-        value,
-        key,
-        query_mask=np.ones((BATCH, QUERIES), "bool"),
-        value_mask=np.ones((BATCH, POSITIONS), "bool"),
-        key_mask=np.ones((BATCH, POSITIONS), "bool"),
-    )
-
-    np.testing.assert_allclose(found[0], unmasked[0], atol=1e-6)
-    np.testing.assert_allclose(found[1], unmasked[1], atol=1e-6)
-
-
-def test_implicit_mask_reaches_a_memory_that_is_prepared_alone(rng):
-    layer = AdditiveAttention(UNITS)
-    value_ids, value = embedded(rng, BATCH, POSITIONS)
-
-    memory = layer.memory(value)
-
-    np.testing.assert_array_equal(ops.convert_to_numpy(memory["mask"]), value_ids != 0)
-
-
-def test_mask_of_the_query_is_passed_on(rng):
-    query_ids, query = embedded(rng, BATCH, QUERIES)
-    value = draw(rng, VALUE)
-
-    context = AdditiveAttention(UNITS)(query, value)
-    # A layer that honours masks averages over the valid queries alone.
-    average = keras.layers.GlobalAveragePooling1D()(context)
-
-    valid = (query_ids != 0)[..., None]
-    expected = (ops.convert_to_numpy(context) * valid).sum(1) / valid.sum(1)
-    np.testing.assert_allclose(ops.convert_to_numpy(average), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("half", ["float16", "bfloat16"])
-def test_mixed_precision(rng, half):
-    # Small enough that nothing on the way to the context exceeds 1.
-    query, value, key = (x / 4 for x in draw(rng, QUERY, VALUE, KEY))
-    given = masks(rng)
-    layer = AdditiveAttention(UNITS, dtype=f"mixed_{half}")
-
-    outputs = layer(query, value, key, return_attention_scores=True, **given)
-
-    expected = as_in_the_paper(layer, query, value, key, combined(**given))
-    for found, wanted in zip(outputs, expected, strict=True):
-        assert keras.backend.standardize_dtype(found.dtype) == half
-        found = ops.convert_to_numpy(ops.cast(found, "float32"))
-        # Products over the key's depth and the positions; inputs, kernels, projections,
-        # scores and weights are rounded once. The hidden layer is float32.
-        bound = rounding_bound(half, KEY_DIM + POSITIONS + 5)
-        np.testing.assert_allclose(found, wanted, atol=bound)
-        np.testing.assert_array_equal(found[1, 0], 0)
-    assert {v.dtype for v in layer.variables} == {"float32"}
-
-
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 def test_large_numbers_do_not_overflow_in_half_precision(half):
     # The scores, not the projections, are large: 1e4 of them on either side.
@@ -383,21 +176,6 @@ def test_large_numbers_do_not_overflow_in_half_precision(half):
     np.testing.assert_allclose(weights, [[0.5, 0, 0.5]])
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
-def test_float64(rng):
-    query, value = draw(rng, QUERY, VALUE)
-    layer = AdditiveAttention(UNITS, dtype="float64")
-
-    query, value = ops.cast(query, "float64"), ops.cast(value, "float64")
-    found = attend(layer, query, value)
-
-    expected = as_in_the_paper(layer, *numpy([query, value]))
-    for array, wanted in zip(found, expected, strict=True):
-        assert array.dtype.name == keras.backend.standardize_dtype(query.dtype)
-        np.testing.assert_allclose(array, wanted, atol=1e-12 if EXACT else 1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_gradients_equal_finite_differences_of_the_paper(rng, gradients):
     layer = built_layer(AdditiveAttention(UNITS, use_bias=True, dtype="float64"))
     arrays = [np.float64(x) for x in draw(rng, QUERY, VALUE, KEY)]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from arrays import numpy, random_fixture
 from keras import ops
+from models import reloaded
 
 from keras_attention import (
     AdditiveAttention,
@@ -121,8 +122,7 @@ def test_the_copy_of_a_score_comes_back_from_a_file(query, value, tmp_path):
     layer = AdditiveAttention(UNITS, use_bias=True, weighting=MochaWeighting(CHUNK))
     model = keras.Model(inputs, layer(*inputs))
 
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
+    restored = reloaded(model, tmp_path)
 
     assert restored.layers[-1].get_config() == layer.get_config()
     found = [x([query, value]) for x in (restored, model)]

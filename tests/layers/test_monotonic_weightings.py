@@ -124,7 +124,6 @@ def test_a_position_of_probability_zero_is_skipped(rng):
         np.testing.assert_allclose(weights[:, mask], left, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 @pytest.mark.parametrize("function", [monotonic_recursive, monotonic_parallel])
 def test_monotonic_gradients_equal_finite_differences(function, rng, gradients):
     p, previous = draw_monotonic(rng, QUERIES, 7)

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from models import fit, reloaded
 
 from keras_attention import (
     AdditiveAttention,
@@ -16,7 +17,6 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 # Rows, steps, positions, vocabulary, extra ids, depth of the state.
 B, T, S, N, X, U = 2, 3, 5, 7, 4, 11
-COMPILES = keras.backend.backend() != "torch"
 
 
 @pytest.fixture
@@ -179,9 +179,7 @@ def model_of(inputs):
 def test_a_model_comes_back_from_its_file(inputs, tmp_path):
     model = model_of(inputs)
     assert model.output_shape == (None, T, N + X)
-    model.save(tmp_path / "model.keras")
-
-    restored = keras.saving.load_model(tmp_path / "model.keras")
+    restored = reloaded(model, tmp_path)
 
     np.testing.assert_allclose(numpy(restored(inputs)), numpy(model(inputs)), rtol=1e-5)
 
@@ -189,12 +187,10 @@ def test_a_model_comes_back_from_its_file(inputs, tmp_path):
 @pytest.mark.exhaustive
 def test_compiled_training_is_finite_and_reaches_the_weights(inputs):
     model = model_of(inputs)
-    model.compile("sgd", PointerCrossentropy(), jit_compile=COMPILES)
     before = model.get_weights()
 
-    history = model.fit(inputs, np.full((B, T), 2), verbose=0)
+    fit(model, inputs, np.full((B, T), 2), loss=PointerCrossentropy())
 
-    assert np.isfinite(history.history["loss"]).all()
     assert all((x != y).any() for x, y in zip(before, model.get_weights(), strict=True))
 
 

@@ -113,17 +113,6 @@ def test_an_explicit_mask_wins_over_an_implicit_one(rng):
         np.testing.assert_allclose(ops.convert_to_numpy(found), expected, atol=1e-6)
 
 
-def test_order_of_the_positions_does_not_matter(value, rng):
-    layer = AttentionPooling(UNITS)
-    order = rng.permutation(POSITIONS)
-
-    np.testing.assert_allclose(
-        ops.convert_to_numpy(layer(value[:, order])),
-        ops.convert_to_numpy(layer(value)),
-        atol=1e-6,
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

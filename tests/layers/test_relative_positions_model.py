@@ -20,6 +20,7 @@ from layers.test_relative_positions import (
     STEPS,
     build,
 )
+from models import fit, reloaded
 from rounding import rounding_bound
 
 from keras_attention import (
@@ -103,9 +104,7 @@ def test_layers_in_a_file_share_positions(rng, tmp_path, quantized):
     model = keras.Model(inputs, x)
     if quantized:
         model.quantize("int8")
-    model.save(tmp_path / "model.keras")
-
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    loaded = reloaded(model, tmp_path)
 
     first, second = (layer.positions for layer in loaded.layers[1:3])
     assert first is second
@@ -174,10 +173,9 @@ def test_tables_are_trained(rng):
     x = draw(rng, SEQUENCE)
     inputs = keras.Input((STEPS, DEPTH))
     model = keras.Model(inputs, layer(inputs))
-    model.compile(keras.optimizers.SGD(1.0), "mse")
     before = [np.array(w) for w in numpy(layer.positions.weights)]
 
-    model.fit(x, np.zeros_like(x), verbose=0)
+    fit(model, x, np.zeros_like(x), optimizer=keras.optimizers.SGD(1.0))
 
     after = numpy(layer.positions.weights)
     for old, new in zip(before, after, strict=True):

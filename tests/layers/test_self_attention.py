@@ -190,38 +190,6 @@ def test_a_graph_uses_plain_operations_for_few_scores(rng, queries):
             np.testing.assert_allclose(x, wanted, atol=1e-6)
 
 
-def test_batch_may_be_empty(rng):
-    x = draw(rng, (0, *SEQUENCE[1:]))
-    mask = np.ones((0, POSITIONS), "bool")
-
-    output, weights = attend(biased(), x, mask=mask)
-
-    assert output.shape == x.shape
-    assert weights.shape == (0, HEADS, POSITIONS, POSITIONS)
-
-
-def test_rows_sum_to_one_where_anything_is_valid(rng):
-    tensors, given = draw(rng, QUERY, VALUE, KEY), masks(rng)
-
-    _, weights = attend(biased(), *tensors, **given)
-
-    assert (weights >= 0).all()
-    expected = np.repeat(combined(**given).any(-1)[:, None], HEADS, axis=1)
-    np.testing.assert_allclose(weights.sum(-1), expected, rtol=1e-6, atol=0)
-
-
-def test_permuted_sequence_gives_the_permuted_output(rng):
-    layer = biased()
-    x = draw(rng, SEQUENCE)
-    order = rng.permutation(POSITIONS)
-
-    output, weights = attend(layer, x)
-    permuted = attend(layer, x[:, order])
-
-    np.testing.assert_allclose(permuted[0], output[:, order], atol=1e-5)
-    np.testing.assert_allclose(permuted[1], weights[:, :, order][..., order], atol=1e-6)
-
-
 @pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
 def test_future_does_not_change_the_past(rng, value_dim):
     layer = biased(causal=True, value_dim=value_dim)
@@ -376,7 +344,6 @@ def test_large_numbers_do_not_overflow_in_half_precision(half):
         np.testing.assert_array_equal(found, [[4 * 150.0]])
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_float64(rng):
     x = ops.cast(draw(rng, SEQUENCE), "float64")
     # A bias would hide a product in float32.

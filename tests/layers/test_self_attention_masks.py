@@ -131,24 +131,6 @@ def test_gradients_are_finite_for_every_mask(rng, gradients, value_dim, scores):
     assert_zero_where_masked(found, given)
 
 
-def test_a_query_without_a_valid_position_gives_zeros(rng, gradients):
-    layer = biased()
-    query, value = draw(rng, QUERY, VALUE)
-    layer.build(QUERY, VALUE)
-    nothing = np.zeros((BATCH, POSITIONS), "bool")
-
-    found = gradients(
-        lambda query, value: ops.sum(layer(query, value, value_mask=nothing)),
-        [query, value],
-        layer.trainable_variables,
-    )
-
-    assert (attend(layer, query, value, value_mask=nothing)[1] == 0).all()
-    for output in both_ways(layer, query, value, value_mask=nothing):
-        assert (output == 0).all()
-    assert all((gradient == 0).all() for gradient in found)
-
-
 @pytest.mark.parametrize("queries", [HEADS, QUERIES])
 def test_a_mask_of_all_sentences_is_that_of_each(rng, queries):
     layer = biased()

@@ -71,7 +71,6 @@ def test_several_steps_at_once_continue_a_cache(rng):
     np.testing.assert_allclose(np.concatenate(outputs, 1), expected, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 @pytest.mark.usefixtures("double_by_default")
 def test_double_precision_by_default(rng):
     layer = biased(causal=True)
@@ -259,10 +258,11 @@ def test_memory_is_projected_once_for_many_steps(rng):
         np.testing.assert_allclose(weights, expected[1][:, :, one], atol=1e-6)
 
 
-def test_implicit_mask_reaches_a_memory_that_is_prepared_alone(rng):
+@pytest.mark.parametrize("make", [biased, lambda: AdditiveAttention(KEY_DIM)])
+def test_implicit_mask_reaches_a_memory_that_is_prepared_alone(rng, make):
     value_ids, value = embedded(rng, VALUE_DEPTH, BATCH, POSITIONS)
 
-    memory = biased().memory(value)
+    memory = make().memory(value)
 
     np.testing.assert_array_equal(ops.convert_to_numpy(memory["mask"]), value_ids != 0)
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from models import reloaded
 
 from keras_attention import (
     AdditiveAttention,
@@ -90,9 +91,7 @@ def test_layers_that_are_loaded_share_their_part_again(build, rng, tmp_path):
     model = keras.Model(inputs, build(*inputs))
     for weight in model.trainable_weights:
         weight.assign(rng.normal(size=weight.shape))
-    model.save(tmp_path / "model.keras")
-
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    loaded = reloaded(model, tmp_path)
 
     assert len(loaded.weights) == len(model.weights)
     data = [rng.normal(size=(B, n, DEPTH)).astype("float32") for n in (T, S)]

@@ -87,7 +87,6 @@ def test_sparsemax_attends_to_less_than_entmax_to_less_than_softmax(rng):
     assert seen[0].sum() < seen[1].sum() < seen[2].sum() == scores.size
 
 
-@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 @pytest.mark.parametrize("weighting", SPARSE)
 def test_sparse_gradients_equal_finite_differences(weighting, rng, gradients):
     scores = rng.normal(size=(7, POSITIONS))

@@ -4,6 +4,7 @@ import pytest
 from arrays import numpy, random_fixture
 from combinations import quick_first
 from keras import ops
+from models import reloaded
 
 from keras_attention import (
     AdditiveAttention,
@@ -354,9 +355,7 @@ def test_a_seed_generator_is_saved_with_the_model(kind, tmp_path, query, value):
     inputs = [keras.Input(x.shape[1:]) for x in (query, value)]
     attention = AdditiveAttention(5, weighting=kind(seed=seed))
     model = keras.Model(inputs, attention(*inputs))
-    model.save(tmp_path / "model.keras")
-
-    again = keras.saving.load_model(tmp_path / "model.keras")
+    again = reloaded(model, tmp_path)
     generator = again.layers[-1].step.weighting.seed_generator
     assert isinstance(generator, keras.random.SeedGenerator)
     assert generator.get_config()["seed"] == 3

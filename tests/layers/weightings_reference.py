@@ -1,7 +1,5 @@
 """Weightings by their definitions, one row at a time, and helpers of their tests."""
 
-import warnings
-
 import keras
 import numpy as np
 from keras import ops
@@ -24,10 +22,7 @@ WEIGHTINGS = [masked_softmax, *SPARSE, masked_hardmax]
 
 
 def tensor(array, dtype="float32"):
-    with warnings.catch_warnings():
-        # JAX has no float64 by default: it warns and computes in float32.
-        warnings.filterwarnings("ignore", "Explicitly requested dtype")
-        return ops.cast(array, dtype)
+    return ops.cast(array, dtype)
 
 
 def weights_of(scores, mask=None, dtype="float32", weighting=masked_softmax):
