@@ -174,6 +174,25 @@ def as_utf8(data, name):
     return data.removeprefix(codecs.BOM_UTF8)
 
 
+# The encoding that a page declares, in its first kilobyte.
+_CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+
+
+def decoded(data, name, *, is_html):
+    """Return a text, and its encoding.
+
+    It is UTF-8, UTF-16 or UTF-32 with a byte order mark, the encoding that a page
+    declares, or Windows-1252.
+    """
+    data = as_utf8(data, name)
+    declared = _CHARSET.search(data[:1024]) if is_html else None
+    encodings = ["utf-8", declared[1].decode("ascii")] if declared else ["utf-8"]
+    for encoding in encodings:
+        with contextlib.suppress(UnicodeError, LookupError):
+            return data.decode(encoding), encoding
+    return data.decode("windows-1252", "replace"), "windows-1252"
+
+
 def utf8_lines(stream, name):
     """Yield the lines of a binary stream, as UTF-8 with their line feeds.
 

@@ -6,7 +6,6 @@ for a thing that stays as it is, such as an image or code. A tag or a thing may 
 object.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import re
@@ -14,7 +13,6 @@ from html import escape
 
 import numpy as np
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.files import as_utf8
 from keras_attention_apps.nmt.text import (
     clean,
     join_sentences,
@@ -569,24 +567,7 @@ def _append_text(parent, text):
         parent.text = (parent.text or "") + text
 
 
-# The encoding that a page declares, in its first kilobyte.
-_CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _PAIR = re.compile(r"(?:^|-)[a-z]{2}-([a-z]{2})(?:-|$)")
-
-
-def decoded(data, name, *, is_html):
-    """Return a text, and its encoding.
-
-    It is UTF-8, UTF-16 or UTF-32 with a byte order mark, the encoding that a page
-    declares, or Windows-1252.
-    """
-    data = as_utf8(data, name)
-    declared = _CHARSET.search(data[:1024]) if is_html else None
-    encodings = ["utf-8", declared[1].decode("ascii")] if declared else ["utf-8"]
-    for encoding in encodings:
-        with contextlib.suppress(UnicodeDecodeError, LookupError):
-            return data.decode(encoding), encoding
-    return data.decode("windows-1252", "replace"), "windows-1252"
 
 
 def encoded(text, encoding, *, is_html):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from keras_attention_apps.common.files import decoded
 from keras_attention_apps.nmt import markup
 from keras_attention_apps.nmt.main import main
 
@@ -206,11 +207,12 @@ def test_lines_are_even(words, expected):
         ("\u00e4".encode("utf-16"), False, ("\u00e4", "utf-8")),
         (b"<meta charset='iso-8859-2'>\xb1", True, (None, "iso-8859-2")),
         (b"<meta charset=nonsense>\xe4", True, (None, "windows-1252")),
+        (b"<meta charset=idna>\xe4", True, (None, "windows-1252")),
         (b"\xe4 charset=iso-8859-2", False, (None, "windows-1252")),
     ],
 )
 def test_encodings_are_kept(data, is_html, expected):
-    text, encoding = markup.decoded(data, "file", is_html=is_html)
+    text, encoding = decoded(data, "file", is_html=is_html)
 
     assert encoding == expected[1] and expected[0] in (None, text)
     again = markup.encoded(text, encoding, is_html=is_html)

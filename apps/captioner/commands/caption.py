@@ -8,7 +8,11 @@ import os
 import sys
 
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
-from keras_attention_apps.captioner.config import METADATA_NEEDS, CaptionBeamConfig
+from keras_attention_apps.captioner.config import (
+    CAPTION_NEEDS,
+    METADATA_NEEDS,
+    CaptionBeamConfig,
+)
 from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
@@ -38,18 +42,17 @@ def caption(config):
 
     The exit code is 2 if an image or a folder could not be read.
     """
-    if not config.images:
-        raise UserError("expected at least one image or folder. Received: none")
-    chosen, beam = config.model, config.search.given
-    if chosen.inference:
-        check_inference(chosen)
-    check_needs(config.metadata, METADATA_NEEDS)
+    _check_options(config)
+    if config.format == "html":
+        from keras_attention_apps.captioner.pages import complete_page
+
+        return complete_page(config)
     if config.bulk.engine == "ray":
         from keras_attention_apps.captioner.bulk import caption_bulk
 
         return caption_bulk(config)
-    config.bulk.check_local()
     paths, failures = _find(config.images)
+    chosen, beam = config.model, config.search.given
     several = len(paths) > 1 or paths != list(config.images)
     overlays, metadata = _check_outputs(config, paths)
     captioner = RUNTIMES.load(
@@ -104,6 +107,18 @@ def caption(config):
     if metadata:
         note(metadata.summary())
     return 2 if failures else 0
+
+
+def _check_options(config):
+    """Raise a `UserError` for options that do not fit together."""
+    if not config.images:
+        raise UserError("expected at least one image or folder. Received: none")
+    check_needs(config, CAPTION_NEEDS)
+    check_needs(config.metadata, METADATA_NEEDS)
+    if config.model.inference:
+        check_inference(config.model)
+    if config.bulk.engine != "ray":
+        config.bulk.check_local()
 
 
 def _finish(config, paths, earlier):

@@ -18,6 +18,7 @@ from keras_attention_apps.common.files import (
     check_input,
     check_read_once,
     check_standard_input,
+    decoded,
     opened,
     read_file,
     to_json,
@@ -27,7 +28,7 @@ from keras_attention_apps.common.hypotheses import DIGITS
 from keras_attention_apps.common.tables import DELIMITERS, JSON_LINES, TEXT, TableWriter
 from keras_attention_apps.nmt.config import TranslateConfig
 from keras_attention_apps.nmt.data.glossary import Glossary
-from keras_attention_apps.nmt.markup import decoded, encoded, language_of
+from keras_attention_apps.nmt.markup import encoded, language_of
 from keras_attention_apps.nmt.text import decode_line
 from keras_attention_apps.nmt.translations import RUNTIMES
 
