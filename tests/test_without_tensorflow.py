@@ -95,3 +95,16 @@ def test_the_page_runs(installation, tmp_path, heading):
         assert done.stdout.startswith("a man ")
     else:
         assert done.stdout == "a man holding a camera\n"
+
+
+def test_rest_servers_import_neither():
+    code = (
+        "import sys; from keras_attention_apps.captioner import serve; "
+        "from keras_attention_apps.nmt import serve; "
+        "print({'gradio', 'keras', 'tensorflow'}.intersection(sys.modules))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert finished.stdout == "set()\n"
