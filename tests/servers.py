@@ -6,6 +6,13 @@ import subprocess
 import sys
 import time
 
+import pytest
+
+sends_sigterm = pytest.mark.skipif(
+    sys.platform == "win32",
+    reason="Windows has no SIGTERM",
+)
+
 
 @contextlib.contextmanager
 def started(code, *arguments):

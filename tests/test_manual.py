@@ -4,6 +4,7 @@ import configparser
 import csv
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -346,7 +347,10 @@ def same(found, expected):
     return found == (pytest.approx(expected, abs=0.5) if is_number else expected)
 
 
-@pytest.mark.skipif(not shutil.which("curl"), reason="the commands need curl")
+@pytest.mark.skipif(
+    os.name == "nt" or not shutil.which("curl"),
+    reason="the commands are those of a POSIX shell, with curl",
+)
 def test_commands_of_the_page_on_rest_servers_answer_as_it_says():
     text = (DOCS / "rest.md").read_text(encoding="utf-8")
     commands = re.findall(r"^```sh\n(.*?)^```(?:\n\n```json\n(.*?)^```)?", text, SHOWN)

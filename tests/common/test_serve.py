@@ -19,7 +19,7 @@ from keras_attention_apps.common.options import RestConfig
 from keras_attention_apps.common.web import guard, rest
 from keras_attention_apps.common.web.connections import Connection
 from pydantic import BaseModel
-from servers import error_of, metric, started, until
+from servers import error_of, metric, sends_sigterm, started, until
 
 KEY, OTHER_KEY = "the key of the first client", "the key of another client"
 
@@ -374,6 +374,7 @@ sys.exit(cli.run("test", lambda: rest.serve("test", config, add_routes)))
 """
 
 
+@sends_sigterm
 def test_the_end_loses_no_request():
     code = PROGRAM.format(folder=str(Path(__file__).parent))
     with started(code) as (process, address), ThreadPoolExecutor(50) as pool:
@@ -412,6 +413,7 @@ def test_the_end_loses_no_request():
         assert process.wait(60) == 143
 
 
+@sends_sigterm
 def test_health_tells_that_the_server_ends():
     with started(PROGRAM.format(folder=str(Path(__file__).parent))) as (
         process,

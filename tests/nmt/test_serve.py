@@ -21,7 +21,7 @@ from keras_attention_apps.nmt.serve import Detector, Translator, pair_of
 from keras_attention_apps.nmt.translations import Translation
 from libretranslatepy import LibreTranslateAPI
 from programs import error_of as error_of_program
-from servers import error_of, metric, served, until
+from servers import error_of, metric, sends_sigterm, served, until
 
 KEY = "a key of the translator"
 SENTENCES = [
@@ -252,6 +252,7 @@ def test_answers_are_not_mixed_up_and_are_computed_together(address, translator)
     assert total / count > 2
 
 
+@sends_sigterm
 def test_the_end_loses_no_request(translator):
     expected = [x.text for x in translator.translate(SENTENCES)]
     with served("nmt") as (process, address), ThreadPoolExecutor(36) as pool:
