@@ -54,7 +54,7 @@ export class TranslationModel {
     this.mark = marker(metadata);
   }
 
-  /** Translate a text of one sentence or several; see `_joined_best` of Python. */
+  /** Translate a text of one sentence or several; see `joined_best` of Python. */
   async translate(text: string, nBest: number): Promise<Translation[]> {
     const sentences = splitSentences(text);
     const isCut = sentences.length > MAX_SENTENCES;
