@@ -459,14 +459,14 @@ class _Phases:
         self._fit(title, batches, validation_batches, epochs, learning_rate)
 
     def _fit(self, title, batches, validation_batches, epochs, learning_rate):
-        steps, momentum = len(batches) * epochs, self.config.ema_momentum
-        warm_up = min(len(batches), steps // 10)
+        momentum = self.config.ema_momentum
         self.runner.fit(
             title,
             batches,
             lambda: self._validate(validation_batches),
             epochs=epochs,
-            schedule=schedules.warm_up_and_cosine(learning_rate, warm_up, steps),
+            learning_rate=learning_rate,
+            warm_up=len(batches),
             ema_momentum=schedules.ema_momentum(momentum, len(batches), MAX_EMA_STEPS),
         )
 

@@ -30,6 +30,7 @@ from keras_attention_apps.common.training.checkpoints import (
     check_checkpoints,
 )
 from keras_attention_apps.common.training.report import Report, best_of, check_report
+from keras_attention_apps.common.training.schedules import warm_up_and_cosine
 
 
 class StopOnInvalidLoss(keras.callbacks.Callback):
@@ -279,8 +280,23 @@ class Runner:
         save = (task or self.task).save
         on_first_host(save, self.best, training=self.options, **metadata)
 
-    def fit(self, title, batches, validate, *, epochs, schedule, ema_momentum):
-        """Train for the remaining epochs of a phase."""
+    def fit(
+        self,
+        title,
+        batches,
+        validate,
+        *,
+        epochs,
+        learning_rate,
+        warm_up,
+        ema_momentum,
+    ):
+        """Train for the remaining epochs of a phase.
+
+        The warm-up has at most a tenth of all steps.
+        """
+        steps = len(batches) * epochs
+        schedule = warm_up_and_cosine(learning_rate, min(warm_up, steps // 10), steps)
         self._compile(schedule, ema_momentum)
         callbacks = self._callbacks(title, lambda: broadcast_metrics(validate()))
         if callbacks is None:

@@ -56,7 +56,6 @@ from keras_attention_apps.common.training.schedules import (
     check_sampling,
     ema_momentum,
     start_sampling,
-    warm_up_and_cosine,
 )
 from keras_attention_apps.nmt.config import (
     DECODERS,
@@ -430,9 +429,7 @@ class _Phases:
         """Train by teacher forcing on the reference translations."""
         config = self.config
         batches = self._batches(
-            config.batch_tokens,
-            config.subword_dropout,
-            guided=True,
+            config.batch_tokens, config.subword_dropout, guided=True
         )
         self._report(batches)
         checkpoints = self.checkpoints
@@ -444,13 +441,14 @@ class _Phases:
         if not config.epochs:
             return
         start_sampling(self.network, config, len(batches) * config.epochs)
-        self._fit(
+        self.runner.fit(
             "Teacher forcing",
             batches,
             self._validate_and_keep,
             epochs=config.epochs,
             learning_rate=config.learning_rate,
-            momentum=ema_momentum(config.ema_momentum, len(batches), MAX_EMA_STEPS),
+            warm_up=config.warm_up,
+            ema_momentum=ema_momentum(config.ema_momentum, len(batches), MAX_EMA_STEPS),
         )
 
     def average_epochs(self):
@@ -483,25 +481,14 @@ class _Phases:
             seed=config.seed,
         )
         momentum = ema_momentum(config.ema_momentum, len(batches), SAMPLED_EMA_STEPS)
-        self._fit(
+        self.runner.fit(
             "Self-critical training",
             samples,
             self.validate,
             epochs=config.self_critical_epochs,
             learning_rate=config.self_critical_learning_rate,
-            momentum=min(momentum, 1 - 1 / SAMPLED_EMA_STEPS),
-        )
-
-    def _fit(self, title, batches, validate, *, epochs, learning_rate, momentum):
-        steps = len(batches) * epochs
-        warm_up = min(self.config.warm_up, steps // 10)
-        self.runner.fit(
-            title,
-            batches,
-            validate,
-            epochs=epochs,
-            schedule=warm_up_and_cosine(learning_rate, warm_up, steps),
-            ema_momentum=momentum,
+            warm_up=config.warm_up,
+            ema_momentum=min(momentum, 1 - 1 / SAMPLED_EMA_STEPS),
         )
 
     def _batches(self, batch_tokens, subword_dropout=0.0, guided=False):
