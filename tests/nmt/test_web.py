@@ -210,7 +210,8 @@ def test_markup_in_a_sentence_is_text(browser, address):
 
 
 def test_a_text_file_gives_a_table_and_a_download(browser, address, tmp_path):
-    path = tmp_path / "text.txt"
+    # Parallel texts have the language as their suffix.
+    path = tmp_path / "text.en"
     path.write_text("A dog runs.\n\nTwo women sing.\n")
     with opened(browser, address) as (page, _):
         page.get_by_role("tab", name="A text file").click()

@@ -336,7 +336,7 @@ def _row(service, read, path):
 def n_best_table(captions):
     """Return the captions of an image as a table."""
     rows = [[str(rank), x.text, x.score] for rank, x in enumerate(captions, start=1)]
-    return table(["", "caption", "score"], rows, label="Best captions")
+    return table(["rank", "caption", "score"], rows, label="Best captions")
 
 
 def rows_table(rows, *, total):

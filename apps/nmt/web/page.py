@@ -210,7 +210,6 @@ def _text_file(config, service):
     """Fill the tab for a text file, with one sentence on each line."""
     upload = FileUpload(
         label=f"Text in UTF-8, one sentence a line, up to {MAX_LINES} lines",
-        file_types=["text"],
         height=180,
     )
     link = gr.HTML()

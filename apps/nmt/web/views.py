@@ -151,7 +151,7 @@ def n_best_table(translations):
     rows = [
         [str(rank), one.text, one.score] for rank, one in enumerate(translations, 1)
     ]
-    return table(["", "translation", "score"], rows, label="Best translations")
+    return table(["rank", "translation", "score"], rows, label="Best translations")
 
 
 def lines_table(rows):
