@@ -131,6 +131,9 @@ def digest_of_file(path):
 CONFIG = "config.json"
 # Weights of a model, in its folder.
 WEIGHTS = "model.weights.npz"
+# Model card, in its folder.
+CARD = "README.md"
+
 # Entry of the configuration of an ensemble: the names of its models, and their maximum
 # number. Each model takes memory, even if its name is repeated.
 ENSEMBLE = "ensemble"

@@ -10,6 +10,7 @@ from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import Inputs, atomic_folder, check_folder
 from keras_attention_apps.common.hypotheses import Described
 from keras_attention_apps.common.models import (
+    CARD,
     WEIGHTS,
     check_file_digest,
     read_sealed,
@@ -218,17 +219,20 @@ class Task(Described):
             del options[name]
         return {**options, "vocabulary": short_digest(self.tokenizer.definition)}
 
-    def save(self, folder, **metadata):
+    def save(self, folder, *, card=None, **metadata):
         """Write the model as a folder that `from_preset` loads.
 
         Args:
             folder: Folder to write; the files of an older model there are replaced.
+            card: Text of a model card, `README.md`, if any.
             **metadata: More entries of its `config.json`, such as how it was trained.
         """
         self.check_single("saving")
         with atomic_folder(folder, models.model_names) as temporary:
             self.tokenizer.save(temporary)
             save_model(self.network, temporary / WEIGHTS)
+            if card:
+                (temporary / CARD).write_text(card, "utf-8", "backslashreplace")
             write_sealed(
                 temporary / models.CONFIG,
                 {"model": dataclasses.asdict(self.config)}

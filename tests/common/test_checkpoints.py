@@ -300,7 +300,7 @@ class Scores:
     def score(self):
         return {"cider": self.results.pop(0)}
 
-    def keep(self):
+    def keep(self, metrics):
         self.kept.append(self.model.get_weights()[0])
 
 
@@ -356,7 +356,7 @@ def test_the_second_figure_breaks_ties():
     validate = ValidateDecoded(
         lambda: dict(zip(("bleu", "chrf"), next(figures), strict=True)),
         itemgetter("bleu", "chrf"),
-        lambda: kept.append(len(validate.ranks)),
+        lambda metrics: kept.append(len(validate.ranks)),
         progress=Progress(),
         patience=2,
     )
@@ -384,7 +384,7 @@ def test_the_averaged_weights_are_kept_and_training_goes_on_with_its_own(around)
     validate = ValidateDecoded(
         lambda: {"cider": 1.0},
         itemgetter("cider"),
-        lambda: seen.update(kept=model.get_weights()[0]),
+        lambda metrics: seen.update(kept=model.get_weights()[0]),
         progress=Progress(),
         patience=1,
     )

@@ -84,7 +84,7 @@ def test_logs_of_tensorboard_have_a_folder_for_each_phase(tmp_path):
     task = types.SimpleNamespace(config=Progress())
     checkpoints = Checkpoints(tmp_path / CHECKPOINTS, {})
     report = {"title": "", "data_summary": "", "metric": "loss", "samples": None}
-    runner = Runner(config, task, checkpoints, rank=len, options={}, **report)
+    runner = Runner(config, task, checkpoints, rank=len, options={}, card={}, **report)
 
     folders = []
     for _ in range(2):

@@ -46,6 +46,22 @@ def test_the_training_is_recorded_with_the_model(trained):
     assert {"loss", "bleu", "chrf-lc"} <= set(progress["history"][0])
 
 
+def test_the_model_card_has_the_metadata_of_the_hub(trained):
+    hub = pytest.importorskip("huggingface_hub")
+    text = (trained / "model" / "README.md").read_text(encoding="utf-8")
+    data = hub.ModelCard(text).data
+
+    assert data.pipeline_tag == "translation"
+    assert data.language == ["en", "fr"] and data.datasets == ["corpus0"]
+    history = json.loads((trained / "checkpoints" / "progress.json").read_text())
+    found = {x.metric_name: x.metric_value for x in data.eval_results}
+    assert any(
+        found["chrF2"] == pytest.approx(epoch["chrf"], abs=0.01)
+        for epoch in history["history"]
+    )
+    assert {x.metric_type for x in data.eval_results} == {"bleu", "chrf"}
+
+
 def test_the_training_learns_the_toy_language(trained):
     first, _, third, _ = history(trained)
 

@@ -310,6 +310,7 @@ class _Phases:
                 private=("data", "cache"),
                 paths=("backbone_weights", "from_preset"),
             ),
+            card={"task": "image-to-text", "data": [*data.parts]},
             title=f"Training of a captioner with {config.model.attention} attention",
             data_summary=data_summary,
             metric=self.metric,

@@ -24,6 +24,7 @@ from keras_attention_apps.common.files import (
 from keras_attention_apps.common.models import BEST, model_names
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.progress import fit_verbosity
+from keras_attention_apps.common.training.card import model_card
 from keras_attention_apps.common.training.checkpoints import (
     PROGRESS,
     Progress,
@@ -89,7 +90,7 @@ class ValidateDecoded(keras.callbacks.Callback):
     Args:
         score: Function without arguments that returns a dict of metrics.
         rank: Function from these metrics to a value that is larger for better epochs.
-        keep: Function without arguments that stores the model as the best.
+        keep: Function of the metrics that stores the model as the best.
         progress: The `Progress` of the training: a model is kept if it is the best of
             all finished epochs; see `best_of`.
         patience: Patience: epochs without improvement before a phase stops early.
@@ -128,7 +129,7 @@ class ValidateDecoded(keras.callbacks.Callback):
         self.ranks.append(self.rank(metrics))
         self.history.append({**logs})
         if best_of(self.history, self.rank) == len(self.history) - 1:
-            self.keep()
+            self.keep(metrics)
         if averages:
             self.averages.on_test_end()
         if self.exhausted:
@@ -214,6 +215,7 @@ class Runner:
             epochs.
         options: Dict of the options of the training, see `training_options`, which is
             saved with the best model and shown in the report.
+        card: Dict of further arguments of `model_card`.
         optimizer: Dict of further arguments of the optimiser.
         **report: Further arguments of the `Report`.
 
@@ -223,7 +225,16 @@ class Runner:
     """
 
     def __init__(
-        self, config, task, checkpoints, *, rank, options, optimizer=None, **report
+        self,
+        config,
+        task,
+        checkpoints,
+        *,
+        rank,
+        options,
+        card,
+        optimizer=None,
+        **report,
     ):
         self.config = config
         self.task = task
@@ -237,6 +248,7 @@ class Runner:
             rank=rank,
             **report,
         )
+        self.card = card
         self.optimizer = optimizer or {}
         self.best = config.output / BEST
 
@@ -263,7 +275,7 @@ class Runner:
         title = f"Epoch 0: {Path(self.config.from_preset).name}"
         print(f"{title}, before training")
         metrics = {x: float(y) for x, y in broadcast_metrics(validate()).items()}
-        self.save_best()
+        self.save_best(metrics)
         self.report.add_epoch(title, metrics)
         self.checkpoints.begin(metrics)
 
@@ -275,10 +287,18 @@ class Runner:
             best = type(self.task).from_preset(self.best)
             copy_weights(best.network, self.task.network)
 
-    def save_best(self, task=None, **metadata):
-        """Save the trained model, or another one, as the best."""
+    def save_best(self, metrics, task=None, **metadata):
+        """Save the trained model, or another one, as the best, with its model card."""
+        base = self.config.from_preset
+        card = model_card(
+            self.config.output.name,
+            f"{self.report.title}: {self.report.data_summary}",
+            metrics,
+            base=base and Path(base).name,
+            **self.card,
+        )
         save = (task or self.task).save
-        on_first_host(save, self.best, training=self.options, **metadata)
+        on_first_host(save, self.best, training=self.options, card=card, **metadata)
 
     def fit(
         self,

@@ -5,6 +5,7 @@ import dataclasses
 import html
 import itertools
 import operator
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -288,6 +289,14 @@ def hold_out(pairs, seed):
     return pairs.chosen(training), Pairs(*map(list, zip(*validation, strict=True)))
 
 
+def _languages(config):
+    """Return the codes of both languages, or the suffixes of the files of text."""
+    if config.pair:
+        return config.pair.split("-")
+    files = (config.source, config.target)
+    return [Path(x).suffix.removeprefix(".") for x in files if x]
+
+
 def text_fingerprint(training, validation):
     """Return a line with the size and a digest of the training text."""
     digest = short_digest(
@@ -416,6 +425,11 @@ class _Phases:
             checkpoints,
             rank=self.rank,
             options=training_options(config, paths=("from_preset",)),
+            card={
+                "task": "translation",
+                "languages": _languages(config),
+                "data": names_of(config.data),
+            },
             optimizer={"beta_2": config.beta_2},
             title=f"Training of a translator, attention: {config.model.attention}",
             data_summary=f"{len(training):,} pairs of sentences; "
@@ -463,7 +477,7 @@ class _Phases:
             self.runner.report.add_epoch(f"Average of {len(folders)} epochs", scores)
             if best_of([*history, scores], self.rank) == len(history):
                 names = [folder.name for folder in folders]
-                self.runner.save_best(averaged, average_of=names)
+                self.runner.save_best(scores, averaged, average_of=names)
             history.append(scores)
 
     def self_critical(self):
