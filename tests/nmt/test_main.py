@@ -251,6 +251,19 @@ def test_a_table_has_a_row_of_every_translation(model_folder, tmp_path):
     assert all("-" in row["alignment"] or not row["translation"] for row in rows)
 
 
+def test_a_table_has_the_lines_of_a_file_without_their_ends(model_folder, tmp_path):
+    text, output = tmp_path / "text.en", tmp_path / "text.csv"
+    text.write_bytes(b"the red dog\r\na cat\n")
+    options = ["--input", text, "--output", output]
+    assert translate(*options, model=model_folder) == 0
+
+    with open(output, encoding="utf-8", newline="") as file:
+        assert [row["source"] for row in csv.DictReader(file)] == [
+            "the red dog",
+            "a cat",
+        ]
+
+
 def test_json_contains_the_attention(model_folder, capsys):
     options = ["--length-penalty", "2", "--json"]
     assert translate("the red dog", *options, model=model_folder) == 0

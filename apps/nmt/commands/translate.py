@@ -93,7 +93,7 @@ def translate(config):
         for number, translations in enumerate(found, start=1):
             _warn(f"{lines.name}, line {number}", translations[0])
             kept = _probable(config, f"{lines.name}, line {number}", translations)
-            source = lines.read.popleft()
+            source = lines.read.popleft().rstrip("\r\n")
             if table:
                 for row in _rows(number, source, kept):
                     table.write(row)
