@@ -284,9 +284,10 @@ def find_images(folder):
     # Broken links and files without permission are reported when they are read.
     images = [x for x in images if os.path.isfile(x) or not os.path.exists(x)]
     if not images:
+        found = f"{len(entries)} others" if entries else "an empty folder"
         raise ImageError(
             f"No image in {str(folder)!r}: expected files of {', '.join(FORMATS)}, "
-            f"got {len(entries)} others"
+            f"got {found}"
         )
     return images, [x for x in shown if x.suffix.lower() in UNSUPPORTED_SUFFIXES]
 

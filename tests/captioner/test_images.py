@@ -475,6 +475,9 @@ class TestFindImages:
         assert str(tmp_path) in str(caught.value)
         assert "expected files of AVIF" in str(caught.value)
         assert "got 2 others" in str(caught.value)
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(ImageError, match="got an empty folder"):
+            find_images(tmp_path / "empty")
 
     def test_folder_that_cannot_be_listed(self, tmp_path, monkeypatch):
         def iterdir(self):

@@ -126,7 +126,8 @@ def test_an_interrupted_output_resumes(
     whole = lines_of(output)
     count = len(whole)
     reported = capsys.readouterr()
-    assert f"captioner: wrote captions of {count} images to {output}\n" in reported.err
+    wrote = f"captioner: wrote captions of {count - 1} images to {output}"
+    assert f"{wrote}; 1 image could not be read\n" in reported.err
     # A progress bar has no place in a log file.
     assert "\r" not in reported.err
     assert "error: Cannot read" in reported.err
@@ -141,14 +142,14 @@ def test_an_interrupted_output_resumes(
     assert main(command) == 2
 
     assert lines_of(output) == whole
-    wrote = f"wrote captions of 2 images to {output}; those of {count - 2} were there"
-    assert wrote in capsys.readouterr().err
+    wrote = f"wrote captions of 1 image to {output}; those of {count - 2} were there"
+    assert f"{wrote} before; 1 image could not be read\n" in capsys.readouterr().err
 
     # Unreadable images are tried again, here with paths from another working folder.
     monkeypatch.chdir(photographs)
     assert main([*command[:1], ".", *command[2:]]) == 2
     assert lines_of(output) == whole
-    assert "wrote captions of 1 image to" in capsys.readouterr().err
+    assert "wrote captions of 0 images to" in capsys.readouterr().err
     shutil.copy(photographs / "red-0.png", broken)
     assert main(command) == 0
     *before, last = lines_of(output)
@@ -304,11 +305,12 @@ def test_a_table_resumes_and_has_a_row_of_every_caption(
         ("captions.txt", ["--n-best", "2"], "one caption on each line"),
     ],
 )
-def test_other_suffixes_are_refused_before_the_model_is_loaded(
-    name, options, message, photographs, tmp_path, capsys
+def test_other_suffixes_are_refused_before_the_images_are_listed(
+    name, options, message, tmp_path, capsys
 ):
-    path, output = str(photographs / "red-0.png"), tmp_path / name
-    command = ["caption", path, "--model", "nowhere", "--output", str(output)]
+    empty, output = tmp_path / "empty", tmp_path / name
+    empty.mkdir()
+    command = ["caption", str(empty), "--output", str(output)]
     assert main([*command, *options]) == 2
 
     err = capsys.readouterr().err

@@ -64,6 +64,7 @@ def caption(config):
         jit_compile=config.jit_compile,
         **chosen.options,
     )
+    unreadable = 0
     with contextlib.ExitStack() as stack:
         records, everything = None, paths
         if config.output:
@@ -89,6 +90,7 @@ def caption(config):
         )
         for path, (image, captions) in zip(paths, found, strict=True):
             kept, errors = captions, [captions]
+            unreadable += isinstance(captions, ImageError)
             if not isinstance(captions, ImageError):
                 kept = _probable(config, path, captions)
                 errors = [_draw_overlay(config, image, kept, overlays.get(path))]
@@ -103,7 +105,7 @@ def caption(config):
                 records.add(path, _entry(config, captions, kept, details=config.json))
             progress.update()
     if records:
-        _finish(config, everything, earlier=len(everything) - len(paths))
+        _finish(config, everything, len(paths), unreadable)
     if metadata:
         note(metadata.summary())
     return 2 if failures else 0
@@ -117,18 +119,25 @@ def _check_options(config):
     check_needs(config.metadata, METADATA_NEEDS)
     if config.model.inference:
         check_inference(config.model)
-    if config.bulk.engine != "ray":
-        config.bulk.check_local()
+    if config.bulk.engine == "ray":
+        return
+    config.bulk.check_local()
+    if config.output and config.format != "html":
+        _check_output(config)
 
 
-def _finish(config, paths, earlier):
-    """Write the table, if the output is one, and say how many images it has."""
+def _finish(config, paths, tried, unreadable):
+    """Write the table, if the output is one, and say how many captions it has."""
     if _is_table(config):
         _write_table(config, paths)
         _records(config).unlink()
-    count = counted(len(paths) - earlier, "image")
-    wrote = f"captioner: wrote captions of {count} to {printable(config.output)}"
-    note(f"{wrote}; those of {earlier:,} were there before" if earlier else wrote)
+    count, earlier = counted(tried - unreadable, "image"), len(paths) - tried
+    wrote = [f"captioner: wrote captions of {count} to {printable(config.output)}"]
+    if earlier:
+        wrote.append(f"those of {earlier:,} were there before")
+    if unreadable:
+        wrote.append(f"{counted(unreadable, 'image')} could not be read")
+    note("; ".join(wrote))
 
 
 def _is_table(config):
@@ -142,9 +151,15 @@ def _records(config):
     return config.output.with_name(f"{config.output.name}{UNFINISHED}")
 
 
-def _check_format(config):
-    """Raise a `UserError` if the output has another suffix, or options do not fit."""
+def _check_output(config):
+    """Raise a `UserError` if the output is no file of a known format that fits."""
     output, suffix = config.output, config.output.suffix.lower()
+    check_file(output)
+    if is_pipe_or_device(output):
+        raise UserError(
+            "--output must be a file, so that an interrupted run can continue it. "
+            f"Received a pipe or a device: {str(output)!r}"
+        )
     if suffix not in (*DELIMITERS, TEXT, JSON_LINES):
         raise UserError(
             "--output must end in .csv, .tsv, .txt or .jsonl (JSON lines). "
@@ -214,20 +229,12 @@ def _check_outputs(config, paths):
         metadata = MetadataWriter(config.metadata, config.images, paths)
     inputs = [*paths, *RUNTIMES.files(config.model.name)]
     if config.output:
-        check_file(config.output)
-        if is_pipe_or_device(config.output):
-            raise UserError(
-                "--output must be a file, so that an interrupted run can continue it. "
-                f"Received a pipe or a device: {str(config.output)!r}"
-            )
         Inputs(*inputs).check(config.output, _records(config))
     # The output is read, too, when it is continued.
     Inputs(*inputs, config.output).check(*overlays.values())
     if config.metadata.write_metadata:
         outputs = (*inputs, config.output, *overlays.values())
         Inputs(*outputs).check(*metadata.targets.values())
-    if config.output:
-        _check_format(config)
     return overlays, metadata
 
 
