@@ -261,6 +261,7 @@ def test_page_on_alternative_text_completes_a_website(tmp_path, monkeypatch, cap
     table, pages = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     (tmp_path / "pictures").mkdir()
     shutil.copy(DOCS / "photographer.jpg", tmp_path / "pictures/a man.jpg")
+    (tmp_path / "pictures/broken.jpg").write_text("no picture")
     (tmp_path / "blog").mkdir()
     index, post = tmp_path / "index.html", tmp_path / "blog/post.html"
     index.write_text('<img src="/pictures/a%20man.jpg"> <img src="b.jpg">')
@@ -274,13 +275,13 @@ def test_page_on_alternative_text_completes_a_website(tmp_path, monkeypatch, cap
     exec(compile(table, "table", "exec"), {})
     with open("captions.csv", encoding="utf-8-sig", newline="") as file:
         (row,) = csv.DictReader(file)
-    assert row["file"] == "pictures/a man.jpg" and row["unsure"] == ""
-    assert re.fullmatch(r"A [a-z ]+\.", row["alt"])
+    assert row["image"] == "pictures/a man.jpg" and row["unsure"] == ""
+    assert re.fullmatch(r"A [a-z ]+\.", row["caption"])
 
     with open("captions.csv", "w", encoding="utf-8-sig", newline="") as file:
         corrected = csv.DictWriter(file, row)
         corrected.writeheader()
-        corrected.writerow({**row, "alt": 'A man with a "Bolex" & a tripod.'})
+        corrected.writerow({**row, "caption": 'A man with a "Bolex" & a tripod.'})
     exec(compile(pages, "pages", "exec"), {})
 
     alt = 'alt="A man with a &quot;Bolex&quot; &amp; a tripod."'
