@@ -386,8 +386,8 @@ class Report:
         )
         shown, names = sorted(self._shown()), self._names()
         for sample, (head, style) in enumerate(self._heads):
-            yield f'<article class="sample" style="{html.escape(style)}">{head}'
-            yield '<div class="stages">'
+            yield f'<article class="sample" aria-label="Sample {sample + 1}" '
+            yield f'style="{html.escape(style)}">{head}<div class="stages">'
             for index in shown:
                 epoch = self._epochs[index]
                 if "attention" in epoch:
