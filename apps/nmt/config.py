@@ -328,10 +328,11 @@ class TranslationTrainingOptions:
     #: Minimum number of steps of an epoch: for a small text, batches are smaller
     #: than --batch-tokens.
     min_steps: Rare[Positive] = 50
-    #: Epochs of teacher forcing; by default those of the recipe.
+    #: Epochs of teacher forcing; by default those of the recipe, or 4 with a preset and
+    #: few pairs.
     epochs: Natural | None = None
     #: Peak learning rate of AdamW, which falls to zero after the warm-up (cosine); by
-    #: default that of the recipe.
+    #: default that of the recipe, or 3e-4 with a preset and few pairs.
     learning_rate: NonNegative | None = None
     #: Warm-up steps, at most a tenth of all steps; by default those of the recipe.
     warm_up: Rare[Natural | None] = None
@@ -408,12 +409,19 @@ RECIPES = {
 }
 
 
-def with_recipe(config, attention):
+# Defaults of fine-tuning a preset on fewer than FEW_PAIRS pairs. It learns them in some
+# hundred small steps; after that, it forgets what it knew.
+FEW_PAIRS = 10_000
+GENTLE = {"epochs": 4, "learning_rate": 3e-4}
+
+
+def with_recipe(config, attention, changes=()):
     """Return a configuration in which values of the recipe replace `None`."""
+    recipe = {**RECIPES[attention], **dict(changes)}
     missing = {
-        field.name: RECIPES[attention][field.name]
+        field.name: recipe[field.name]
         for field in dataclasses.fields(config)
-        if field.name in RECIPES[attention] and getattr(config, field.name) is None
+        if field.name in recipe and getattr(config, field.name) is None
     }
     return dataclasses.replace(config, **missing)
 

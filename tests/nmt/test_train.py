@@ -273,6 +273,17 @@ def test_a_training_starts_from_another_model(
     )
 
 
+def test_a_preset_learns_gently_from_few_pairs(corpus, model_folder, tmp_path, capsys):
+    data = [f"--data={corpus}", "--pair=en-fr", f"--output={tmp_path / 'run'}"]
+    assert main(["train", *data, f"--from-preset={model_folder}", "--min-steps=1"]) == 0
+
+    assert "pairs are few for a preset, which learns gently" in capsys.readouterr().out
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert config["training"]["epochs"] == 4
+    assert config["training"]["learning_rate"] == 3e-4
+    assert config["training"]["warm_up"] == 800
+
+
 def test_a_model_to_start_from_keeps_its_sizes(corpus, model_folder, tmp_path, capsys):
     def train(*flags):
         data = [f"--data={corpus}", "--pair=en-fr", f"--output={tmp_path / 'run'}"]

@@ -60,6 +60,8 @@ from keras_attention_apps.common.training.schedules import (
 )
 from keras_attention_apps.nmt.config import (
     DECODERS,
+    FEW_PAIRS,
+    GENTLE,
     MODEL_NEEDS,
     RECIPES,
     TrainConfig,
@@ -183,7 +185,6 @@ def train(config: TrainConfig):
         if not config.from_preset:
             recipe = RECIPES[config.model.attention]
             check_needs(config.model, MODEL_NEEDS, "model.", recipe)
-    config = with_recipe(config, config.model.attention)
     config = dataclasses.replace(
         config,
         model=with_recipe(config.model, config.model.attention),
@@ -216,6 +217,10 @@ def train(config: TrainConfig):
     )
     check_epochs(config.epochs, config.self_critical_epochs)
     training, validation = read_texts(config)
+    few = config.from_preset and len(training) < FEW_PAIRS
+    if few:
+        print(f"{len(training):,} pairs are few for a preset, which learns gently")
+    config = with_recipe(config, config.model.attention, GENTLE if few else {})
     with training_context(config) as devices:
         if config.monolingual is not None:
             training = joined(
