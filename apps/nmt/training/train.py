@@ -29,15 +29,8 @@ from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
 from keras_attention_apps.common.task import average_models
 from keras_attention_apps.common.text import begins_unspaced
+from keras_attention_apps.common.training import data_sets, runner, schedules
 from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
-from keras_attention_apps.common.training.data_sets import (
-    check_data_sets,
-    combined_scores,
-    formatted_scores,
-    names_of,
-    summary_of,
-    validation_summary,
-)
 from keras_attention_apps.common.training.embeddings import (
     check_embeddings,
     read_vectors,
@@ -45,19 +38,6 @@ from keras_attention_apps.common.training.embeddings import (
     set_embeddings,
 )
 from keras_attention_apps.common.training.report import Samples, best_of, is_epoch
-from keras_attention_apps.common.training.runner import (
-    CHECKPOINTS,
-    Runner,
-    check_epochs,
-    check_output,
-    is_begun,
-    training_options,
-)
-from keras_attention_apps.common.training.schedules import (
-    check_sampling,
-    ema_momentum,
-    start_sampling,
-)
 from keras_attention_apps.nmt.config import (
     DECODERS,
     FEW_PAIRS,
@@ -179,7 +159,7 @@ def train(config: TrainConfig):
             f"the attention {config.model.attention} needs the {expected} decoder. "
             f"Received: {config.model.decoder}"
         )
-    if not is_begun(config.output):
+    if not runner.is_begun(config.output):
         check_needs(config, TRAINING_NEEDS)
         # The options of a preset may have been saved before this check existed.
         if not config.from_preset:
@@ -192,7 +172,7 @@ def train(config: TrainConfig):
     )
     if config.guide and config.model.attention == "none":
         raise UserError("guide needs a model with attention. Received: attention=none")
-    check_sampling(config)
+    schedules.check_sampling(config)
     check_embeddings(config)
     if (config.monolingual is None) != (config.reverse_model is None):
         raise UserError(
@@ -201,7 +181,7 @@ def train(config: TrainConfig):
         )
     inputs = [config.source, config.target, config.valid_source, config.valid_target]
     models = [config.from_preset, config.reverse_model]
-    check_output(
+    runner.check_output(
         config.output,
         config.tensorboard,
         [
@@ -212,10 +192,10 @@ def train(config: TrainConfig):
             *config.data,
             *models,
         ],
-        (BEST, CHECKPOINTS, SAVED_EPOCHS, BACK_TRANSLATIONS),
+        (BEST, runner.CHECKPOINTS, SAVED_EPOCHS, BACK_TRANSLATIONS),
         files=(SUBWORDS,),
     )
-    check_epochs(config.epochs, config.self_critical_epochs)
+    runner.check_epochs(config.epochs, config.self_critical_epochs)
     training, validation = read_texts(config)
     few = config.from_preset and len(training) < FEW_PAIRS
     if few:
@@ -240,7 +220,7 @@ def read_texts(config):
             f"valid_source={config.valid_source}, valid_target={config.valid_target}"
         )
     if config.data or config.data_weights:
-        check_data_sets(config.data, config.data_weights)
+        data_sets.check_data_sets(config.data, config.data_weights)
     if len(config.data) > 1 and config.guide:
         raise UserError(
             f"--guide needs a single data set. Received: {len(config.data)} with --data"
@@ -265,7 +245,7 @@ def read_texts(config):
 def read_validation(config):
     """Return a dict from the names of data sets to their validation pairs, if any."""
     found, problem = {}, None
-    for name, folder in zip(names_of(config.data), config.data, strict=True):
+    for name, folder in zip(data_sets.names_of(config.data), config.data, strict=True):
         try:
             files = find_files(folder, config.pair, VALIDATION_NAMES)
         except UserError as error:
@@ -331,7 +311,7 @@ def _train(config, training, validation, devices):
         text=text_fingerprint(training, validation),
         guide_links=guide_fingerprint(training),
     )
-    checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
+    checkpoints = Checkpoints(config.output / runner.CHECKPOINTS, depends_on)
     on_first_host(recover_folder, config.output / BEST)
     subwords = start.tokenizer if start else _subwords(config, training, checkpoints)
     model = config.model
@@ -424,16 +404,16 @@ class _Phases:
                 for example in zip(pairs.source, pairs.target, strict=True)
             ]
         )
-        self.runner = Runner(
+        self.runner = runner.Runner(
             config,
             translator,
             checkpoints,
             rank=self.rank,
-            options=training_options(config, paths=("from_preset",)),
+            options=runner.training_options(config, paths=("from_preset",)),
             card={
                 "task": "translation",
                 "languages": _languages(config),
-                "data": names_of(config.data),
+                "data": data_sets.names_of(config.data),
             },
             optimizer={"beta_2": config.beta_2},
             title=f"Training of a translator, attention: {config.model.attention}",
@@ -459,7 +439,7 @@ class _Phases:
                 on_first_host(self.translator.tokenizer.save, checkpoints.directory)
         if not config.epochs:
             return
-        start_sampling(self.network, config, len(batches) * config.epochs)
+        schedules.start_sampling(self.network, config, len(batches) * config.epochs)
         self.runner.fit(
             "Teacher forcing",
             batches,
@@ -467,7 +447,9 @@ class _Phases:
             epochs=config.epochs,
             learning_rate=config.learning_rate,
             warm_up=config.warm_up,
-            ema_momentum=ema_momentum(config.ema_momentum, len(batches), MAX_EMA_STEPS),
+            ema_momentum=schedules.ema_momentum(
+                config.ema_momentum, len(batches), MAX_EMA_STEPS
+            ),
         )
 
     def average_epochs(self):
@@ -499,7 +481,9 @@ class _Phases:
             samples=config.self_critical_samples,
             seed=config.seed,
         )
-        momentum = ema_momentum(config.ema_momentum, len(batches), SAMPLED_EMA_STEPS)
+        momentum = schedules.ema_momentum(
+            config.ema_momentum, len(batches), SAMPLED_EMA_STEPS
+        )
         self.runner.fit(
             "Self-critical training",
             samples,
@@ -555,8 +539,11 @@ class _Phases:
             )
 
     def _validation_summary(self):
-        return summary_of(
-            {x: validation_summary(len(y), "pair") for x, y in self.validation.items()}
+        return data_sets.summary_of(
+            {
+                x: data_sets.validation_summary(len(y), "pair")
+                for x, y in self.validation.items()
+            }
         )
 
     def _validate_and_keep(self):
@@ -590,8 +577,8 @@ class _Phases:
             )[0]
             for name, data_set in self.validation.items()
         }
-        print(f"\n{formatted_scores(found, digits=2)}")
-        return combined_scores(found)
+        print(f"\n{data_sets.formatted_scores(found, digits=2)}")
+        return data_sets.combined_scores(found)
 
     def _save_epoch(self, scores):
         """Save the model of this epoch, and remove the epochs that are not averaged."""
