@@ -1,10 +1,18 @@
 """Operators of LiteRT models: editing them, and faster ones with the same results."""
 
+import warnings
+
 import numpy as np
 
-# Minimum versions of the operators: FULLY_CONNECTED with one scale for each output, and
-# DEQUANTIZE from float16.
-MIN_VERSIONS = {"FULLY_CONNECTED": 12, "DEQUANTIZE": 3}
+# Minimum versions of the operators: FULLY_CONNECTED with one scale for each output,
+# DEQUANTIZE from float16, and the others in 8 bits.
+MIN_VERSIONS = {
+    "FULLY_CONNECTED": 12,
+    "DEQUANTIZE": 3,
+    "CONV_2D": 3,
+    "DEPTHWISE_CONV_2D": 3,
+    "ADD": 2,
+}
 
 # Operators that return their input if its shape stays the same and all steps are one.
 RESHAPING = ("RESHAPE", "STRIDED_SLICE")
@@ -53,6 +61,17 @@ class EditedModel:
         builder = flatbuffers.Builder()
         builder.Finish(self.model.Pack(builder), b"TFL3")
         return bytes(builder.Output())
+
+    def interpreter(self):
+        """Return an interpreter that runs the changed model."""
+        import tensorflow as tf
+
+        with warnings.catch_warnings():
+            # TensorFlow recommends another package, which is not required here.
+            warnings.simplefilter("ignore", UserWarning)
+            interpreter = tf.lite.Interpreter(model_content=self.to_bytes())
+        interpreter.allocate_tensors()
+        return interpreter
 
     def is_a(self, operator, name):
         """Return whether an operator is of a kind."""

@@ -17,12 +17,13 @@ ROWS, DEPTH = 300, 16
 TABLE = np.random.default_rng(1).normal(size=(ROWS, DEPTH)).astype("float32")
 
 
-def convert(function, quantize, **shapes):
+def convert(function, quantize, samples=None, **shapes):
     """Convert a function of arrays with the shapes and dtypes."""
     import tensorflow as tf
 
     specs = {name: tf.TensorSpec(*spec) for name, spec in shapes.items()}
-    return convert_to_litert({"run": (function, specs)}, quantize=quantize)
+    signatures = {"run": (function, specs)}
+    return convert_to_litert(signatures, quantize=quantize, samples=samples)
 
 
 def run(model, **inputs):
@@ -158,3 +159,106 @@ def test_int8_leaves_convolutions_in_float16(rng):
         for quantize in ("float16", "int8")
     )
     np.testing.assert_array_equal(eighth["grid"], half["grid"])
+
+
+SHAPE = (1, 7, 7, 3)
+
+
+def residual_network():
+    """Return a function with the kinds of convolutions of a CNN, and its inputs.
+
+    Two outputs are those of convolutions. One of these is also added to another.
+    """
+    keras.utils.set_random_seed(3)
+    layers = keras.layers
+    image = keras.Input(SHAPE[1:])
+    x = layers.Conv2D(4, 3, padding="same")(image)
+    x = layers.DepthwiseConv2D(3, padding="same", activation="relu6")(x)
+    first = layers.Conv2D(16, 3, padding="same", activation="relu6")(x)
+    each = layers.DepthwiseConv2D(3, padding="same", activation="relu")(first)
+    second = layers.Conv2D(16, 1)(each)
+    total = layers.Add()([second, first])
+    top = layers.Dense(11)(layers.Flatten()(layers.Conv2D(16, 3, 2)(total)))
+    model = keras.Model(image, {"second": second, "tanh": ops.tanh(second), "top": top})
+    for weight in model.weights:
+        if weight.name == "bias":
+            weight.assign(keras.random.normal(weight.shape, seed=5))
+    images = np.random.default_rng(7).normal(size=(13, *SHAPE)).astype("float32")
+    return lambda image: model(image), [{"image": image} for image in images]
+
+
+@functools.cache
+def with_samples():
+    """Return the network, its inputs, and the same network with 8-bit convolutions."""
+    network, samples = residual_network()
+    model = convert(network, "int8", samples, image=(SHAPE, "float32"))
+    return network, samples, model
+
+
+def test_convolutions_with_samples_compute_in_8_bits():
+    network, samples, model = with_samples()
+    for sample in samples:
+        found, expected = run(model, **sample), network(**sample)
+        for name, values in expected.items():
+            assert found[name].dtype == "float32"
+            scale = np.abs(values).max()
+            error = np.abs(found[name] - values).max() / scale
+            # Eight bits are not exact, and this is what they cost.
+            assert 1e-4 < error < 0.06
+
+
+def test_kernels_have_a_scale_for_each_filter_and_additions_are_integers():
+    _, _, model = with_samples()
+    schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
+    model, names = parts(model)
+    (graph,) = model.subgraphs
+    filters = []
+    for operator in graph.operators:
+        name = names[operator.opcodeIndex]
+        if "CONV_2D" not in name and name != "ADD":
+            continue
+        tensors = [graph.tensors[number] for number in operator.inputs]
+        types = {tensor.type for tensor in tensors[:2]}
+        if types == {schema.TensorType.FLOAT32}:
+            filters.append(0)
+            continue
+        assert types == {schema.TensorType.INT8}
+        if name != "ADD":
+            scaling = tensors[1].quantization
+            filters.append(len(scaling.scale))
+            assert tensors[1].shape[scaling.quantizedDimension] == filters[-1]
+    # The first two are exact.
+    assert filters == [0, 0, 16, 16, 16, 16]
+    # The second one's output becomes integers, and two results floats.
+    kinds = [names[operator.opcodeIndex] for operator in graph.operators]
+    assert kinds.count("QUANTIZE") == 1 and kinds.count("DEQUANTIZE") == 2
+
+
+def test_signatures_share_kernels_of_8_bits(rng, monkeypatch):
+    import tensorflow as tf
+
+    kernel = rng.normal(size=(3, 3, 32, 64)).astype("float32")
+    specs = {"image": tf.TensorSpec((1, 8, 8, 32))}
+
+    def call(image, factor):
+        return {"grid": factor * ops.tanh(ops.conv(image, kernel))}
+
+    monkeypatch.setattr(litert_quantization, "EXACT_CONVOLUTIONS", 0)
+
+    signatures = {
+        name: (functools.partial(call, factor=factor), specs)
+        for name, factor in {"once": 1.0, "twice": 2.0}.items()
+    }
+    samples = [{"image": rng.normal(size=(1, 8, 8, 32)).astype("float32")}]
+    model, _ = parts(convert_to_litert(signatures, quantize="int8", samples=samples))
+    sizes = [len(x.data) for x in model.buffers if x.data is not None]
+    assert len(model.subgraphs) == 2
+    assert [n for n in sizes if n >= kernel.size] == [kernel.size]
+
+
+@pytest.mark.parametrize(
+    ("quantize", "count"), [("float16", 1), (None, 1), ("int8", 0)]
+)
+def test_samples_need_8_bits_and_must_exist(quantize, count):
+    with pytest.raises(ValueError, match=f"{count} samples, quantize={quantize!r}"):
+        convert(greedy, quantize, [{}] * count, token=([1], "int32"))

@@ -94,7 +94,7 @@ def test_the_page_runs(installation, tmp_path, heading):
     if heading == "Without this package":
         assert done.stdout.startswith("a man ")
     else:
-        assert done.stdout == "a man holding a camera\n"
+        assert done.stdout == "a man is looking at a camera\n"
 
 
 def test_rest_servers_import_neither():

@@ -145,7 +145,9 @@ def write_archive(archive, directory, write_errors):
 COMPANIONS = ("README.md", "LICENSE")
 
 
-def save_litert(task, path, signatures, *, quantize, metadata, name_or_path=None):
+def save_litert(
+    task, path, signatures, *, quantize, metadata, samples=None, name_or_path=None
+):
     """Write the search of a task as a LiteRT file.
 
     Args:
@@ -155,6 +157,7 @@ def save_litert(task, path, signatures, *, quantize, metadata, name_or_path=None
             search.
         quantize: As of `convert_to_litert`, or `"none"`.
         metadata: Further entries of the metadata.
+        samples: As of `convert_to_litert`.
         name_or_path: The preset or folder that it is from, if any. The file contains
             its name, model card and licence; for `"a+b"`, both names, and the card and
             licence of the first.
@@ -165,6 +168,7 @@ def save_litert(task, path, signatures, *, quantize, metadata, name_or_path=None
             for name, (function, specs) in signatures.items()
         },
         quantize=None if quantize == "none" else quantize,
+        samples=samples,
     )
     origin, companions = {}, {}
     if name_or_path is not None:

@@ -1,6 +1,7 @@
 """A captioner as a LiteRT file, beside the same one on Keras."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,42 @@ def test_captions_are_those_of_keras(
         assert [path for path, _ in found] == photographs
         for (_, one), (_, other) in zip(found, expected, strict=True):
             assert_same_results(one, other)
+
+
+def test_calibration_images_let_convolutions_compute_in_8_bits(
+    cached_models, model_folder, photographs, squares, tmp_path
+):
+    paths = [tmp_path / "half.tflite", tmp_path / "integers.tflite"]
+    for path, images in zip(paths, ([], [squares / "Images"]), strict=True):
+        calibration = ["--calibration-images", *map(str, images)] if images else []
+        model = ["--model", str(model_folder), *OPTIONS]
+        assert main(["export", str(path), *model, *calibration]) == 0
+    half, integers = map(LiteCaptioner, paths)
+    differences = [
+        abs(half.caption(path).score - integers.caption(path).score)
+        for path in photographs
+    ]
+    assert 0 < max(differences) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("output", "options", "message"),
+    [
+        ("saved", [], r"--calibration-images needs a LiteRT file"),
+        ("half.tflite", ["--quantize", "float16"], "needs --quantize int8"),
+        ("none.tflite", [], r"No image in .*empty"),
+    ],
+)
+def test_calibration_images_that_cannot_be_used(
+    model_folder, tmp_path, capsys, output, options, message
+):
+    (tmp_path / "empty").mkdir()
+    images = ["--calibration-images", str(tmp_path / "empty")]
+    model = ["--model", str(model_folder)]
+    path = tmp_path / output
+    assert main(["export", str(path), *model, *images, *options]) != 0
+    assert re.search(message, capsys.readouterr().err)
+    assert not path.exists()
 
 
 @pytest.mark.exhaustive

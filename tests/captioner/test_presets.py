@@ -39,7 +39,7 @@ def test_ngram_blocking_prevents_repetitions():
     assert len(set(once)) == len(once) > 3
 
 
-def test_the_litert_file_of_a_preset_gives_the_same_results():
+def test_the_litert_file_of_a_preset_gives_similar_results():
     pytest.importorskip("ai_edge_litert")
     runtimes = (
         Captioner.from_preset("flickr8k-coco-ensemble"),
@@ -48,12 +48,14 @@ def test_the_litert_file_of_a_preset_gives_the_same_results():
     [(_, expected)], [(_, found)] = (
         runtime.caption_each([PHOTOGRAPH], n_best=5) for runtime in runtimes
     )
-    assert [x.text for x in found] == [x.text for x in expected]
-    for one, other in zip(found, expected, strict=True):
-        # The weights in the file are of int8.
-        assert one.score == pytest.approx(other.score, abs=2e-2)
-        np.testing.assert_allclose(one.weights, other.weights, atol=5e-3)
-        np.testing.assert_allclose(one.probabilities, other.probabilities, atol=2e-2)
+    expected = {x.text: x for x in expected}
+    both = [(x, expected[x.text]) for x in found if x.text in expected]
+    assert found[0].text in expected and len(both) >= 3
+    for one, other in both:
+        # The file computes in 8-bit integers.
+        assert one.score == pytest.approx(other.score, abs=0.1)
+        np.testing.assert_allclose(one.weights, other.weights, atol=0.03)
+        np.testing.assert_allclose(one.probabilities, other.probabilities, atol=0.1)
 
 
 @pytest.mark.slow
@@ -67,6 +69,6 @@ def test_both_runtimes_caption_a_data_set_alike():
     same = [one.text == other.text for one, other in zip(*captions, strict=True)]
     print(f"{same.count(False)} of {len(same)} captions differ")
     # Among captions that are about equally probable, the best one depends on rounding.
-    assert len(same) == 200 and same.count(False) <= 10
+    assert len(same) == 200 and same.count(False) <= 40
     for one, other in itertools.compress(zip(*captions, strict=True), same):
-        assert one.score == pytest.approx(other.score, abs=2e-2)
+        assert one.score == pytest.approx(other.score, abs=0.2)

@@ -9,19 +9,24 @@ from keras_attention_apps.captioner import images
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.text import JOINTS
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.export import (
+    check_export,
     export_task,
     fill_chunks,
     map_chunks,
     save_litert,
     write_archive,
 )
+from keras_attention_apps.common.files import Inputs
 from keras_attention_apps.common.text import END
 
 # Images that are captioned at the same time.
 CHUNK = 32
 # Images of a chunk that are decoded at the same time.
 _PARALLEL = 2
+# Images that set the limits of the activations of a LiteRT file.
+CALIBRATION_IMAGES = 128
 # Pixels of the parts in which a large image is converted and resized.
 _PART = 2**20
 
@@ -37,6 +42,19 @@ UNKNOWN_FORMAT = (
 def export(config):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
     chosen = config.model
+    folder = config.calibration_images
+    if folder is not None:
+        if not check_export(config.output, config.format):
+            raise UserError(
+                "--calibration-images needs a LiteRT file, whose name ends in .tflite. "
+                f"Received: {str(config.output)!r}"
+            )
+        if config.quantize not in (None, "int8"):
+            raise UserError(
+                "--calibration-images needs --quantize int8. "
+                f"Received: {config.quantize}"
+            )
+        Inputs(folder).check(config.output)
 
     def load():
         check_inference(chosen)
@@ -47,7 +65,7 @@ def export(config):
         chosen.name,
         RUNTIMES.files(chosen.name),
         load,
-        save_lite_captioner,
+        functools.partial(save_lite_captioner, calibration_images=folder),
         write_saved_model,
     )
 
@@ -133,12 +151,15 @@ def joined(words):
     return text
 
 
-def save_lite_captioner(captioner, path, *, search, quantize="int8", **origin):
+def save_lite_captioner(
+    captioner, path, *, search, quantize="int8", calibration_images=None, **origin
+):
     """Write CNN, decoder and beam search as a LiteRT file that `LiteCaptioner` reads.
 
     Its signature `weights` takes `images`, uint8 `(1, size, size, 3)`, and returns the
     dict of `keras_attention.beam_search`. For hard and adaptive attention there is
     another one, `probabilities`, whose maps are the probabilities of the regions.
+    With `calibration_images`, a folder, the convolutions compute in 8-bit integers.
     """
     captioner.network.backbone.freeze()
     size = captioner.image_size
@@ -160,6 +181,7 @@ def save_lite_captioner(captioner, path, *, search, quantize="int8", **origin):
             for name in maps
         },
         quantize=quantize,
+        samples=calibration_images and _samples(calibration_images, size),
         metadata={
             "image_size": size,
             "max_length": captioner.max_length,
@@ -170,6 +192,14 @@ def save_lite_captioner(captioner, path, *, search, quantize="int8", **origin):
         },
         **origin,
     )
+
+
+def _samples(folder, size):
+    """Return the inputs of a search for images that are spread over a folder."""
+    paths, _ = images.find_images(folder)
+    step = max(len(paths) / CALIBRATION_IMAGES, 1)
+    chosen = [paths[int(n * step)] for n in range(min(len(paths), CALIBRATION_IMAGES))]
+    return [{"images": images.read_array(path, size)[None]} for path in chosen]
 
 
 def decode_images(encoded, size):
