@@ -148,8 +148,8 @@ def test_samples_at_temperature_zero_are_greedy(translator):
 def test_the_command_samples(model_folder, capsys):
     argv = ["translate", "the red dog", "--model", str(model_folder), "--n-best", "9"]
     assert main([*argv, "--json", "--sampling-temperature", "1"]) == 0
-    drawn = list(map(json.loads, capsys.readouterr().out.splitlines()))
-    assert len(drawn) == 9
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert len(line["translations"]) == 9
 
     argv += ["--sampling-temperature", "1", "--runtime", "litert"]
     assert main(argv) == 2

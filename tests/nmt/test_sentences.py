@@ -208,7 +208,7 @@ def test_programs_split_sentences_unless_they_evaluate(
 
     monkeypatch.setattr(Translator, "_search", search)
     monkeypatch.setattr(
-        translations, "_joined_best", lambda *_: [translations._empty_translation()]
+        translations, "joined_best", lambda *_: [translations._empty_translation()]
     )
     text = tmp_path / "text"
     target = tmp_path / "target"
