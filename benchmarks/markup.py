@@ -57,7 +57,7 @@ def markup(
     rng.shuffle(sentences)
     # On about half of the places, both directions agree.
     tagged = [x for x in (_tagged(rng, one) for one in sentences) if x][: 3 * count]
-    names = model or sorted(path.name for path in PRESETS.iterdir())
+    names = model or sorted(path.name for path in PRESETS.glob("*en-de*"))
     for name in names:
         translator = RUNTIMES.load(name, RuntimeConfig(), count=1, search={})
         found = translate_runs(translator, [events for events, _ in tagged])

@@ -238,6 +238,8 @@ def test_a_file_that_would_lose_pages_stays_as_it_is(tmp_path, model_folder, cap
     assert [x.name for x in tmp_path.rglob("*")] == ["scan.tif"]
 
 
+# Pillow warns of what it repairs.
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_damaged_files_are_errors_or_keep_their_pixels(suffix):
     data = encoded(suffix, xmp=PACKET.encode())

@@ -87,10 +87,7 @@ MODEL_FILES = ("config.json", "model.weights.npz", "vocabulary.json", "subwords.
 @pytest.mark.parametrize(
     "command",
     [
-        "captioner caption soft other.txt --output data/in/a.txt",
-        "captioner caption other.txt --model model --output model/vocabulary.json",
         "captioner caption soft --overlay soft.png",
-        "captioner caption soft --output x.png --overlay x.png",
         "captioner evaluate --data linked --output data/in/a.txt",
         "captioner evaluate --data data --model model --output model/config.json",
         "captioner train --data data --output linked",
@@ -115,3 +112,15 @@ def test_every_command_keeps_its_inputs(folder, command, capsys):
     error = capsys.readouterr().err
     assert "expected an output that is not an input" in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("data/in/a.txt", "expected the name of a new file"),
+        ("model/vocabulary.json", "--output must end in .csv, .tsv, .txt or .jsonl"),
+    ],
+)
+def test_captions_never_replace_a_file(folder, output, message, capsys):
+    assert captioner(["caption", "soft", "--output", output]) == 2
+    assert message in capsys.readouterr().err
