@@ -285,7 +285,7 @@ def test_clients_caption_images(client):
     )
 
     assert best["caption"] == "a man is looking at a camera"
-    assert len(best["attention"]) == len(best["words"]) == 5
+    assert len(best["attention"]) == len(best["words"]) == 7
     assert best["score"] > second["score"]
 
 
