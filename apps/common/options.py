@@ -19,7 +19,7 @@ from keras_attention_apps.common.files import MAX_BYTES, expanded, is_litert
 from tyro.conf import Positional
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Range:
     """The allowed range of an option, for its annotation."""
 
@@ -32,6 +32,9 @@ class Range:
         if self.least == -math.inf:
             return f"at most {self.most}"
         return f"between {self.least} and {self.most}"
+
+    # In tyro's message for what is not a number.
+    __repr__ = __str__
 
 
 Positive = Annotated[int, Range(1)]
