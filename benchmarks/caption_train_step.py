@@ -47,6 +47,7 @@ def our_step(jit_compile):
     from keras import ops
     from keras_attention_apps.captioner.config import ModelConfig, TrainConfig
     from keras_attention_apps.captioner.network.recurrent import ShowAttendTell
+    from keras_attention_apps.captioner.training.train import DEFAULTS
 
     training = TrainConfig(data=(), output=Path())
     model = ModelConfig(
@@ -66,7 +67,7 @@ def our_step(jit_compile):
     network.backbone.trainable = False
     network.compile(
         optimizer=keras.optimizers.AdamW(
-            training.learning_rate,
+            DEFAULTS["learning_rate"],
             weight_decay=training.weight_decay,
             global_clipnorm=training.clip_norm,
             use_ema=True,

@@ -194,11 +194,12 @@ class Markup:
         return "subtitles", mutated_inputs.MARKUP["subtitles"].encode()
 
     def answer(self, item):
+        from keras_attention_apps.common.files import decoded
         from keras_attention_apps.nmt import markup
 
         kind, content = item
         is_html = kind != "subtitles"
-        text, encoding = markup.decoded(content, "file", is_html=is_html)
+        text, encoding = decoded(content, "file", is_html=is_html)
         self.random = np.random.default_rng(1)
         translate = markup.translate_html if is_html else markup.translate_subtitles
         found = translate(self, text)
