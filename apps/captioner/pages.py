@@ -23,10 +23,10 @@ from keras_attention_apps.common.files import (
     STANDARD_INPUT,
     Inputs,
     as_utf8,
-    atomic_path,
     check_file,
     decoded,
     read_file,
+    write_or_print,
 )
 from keras_attention_apps.common.progress import note
 
@@ -208,12 +208,7 @@ def complete_page(config):
         Inputs(*inputs).check(config.output)
     texts = _texts(config, page, sources, name) if sources else {}
     content = page.completed(texts)
-    if config.output is None:
-        sys.stdout.buffer.write(content)
-        sys.stdout.flush()
-    else:
-        with atomic_path(config.output) as temporary:
-            temporary.write_bytes(content)
+    write_or_print(config.output, content)
     note(_summary(page, texts, name))
     return 2 if page.left[UNREADABLE] else 0
 

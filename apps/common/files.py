@@ -178,6 +178,16 @@ def as_utf8(data, name):
 _CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 
 
+def write_or_print(path, content):
+    """Write bytes to a file, in one step, or to the standard output if it is `None`."""
+    if path is None:
+        sys.stdout.buffer.write(content)
+        sys.stdout.flush()
+    else:
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(content)
+
+
 def decoded(data, name, *, is_html):
     """Return a text, and its encoding.
 

@@ -23,6 +23,7 @@ from keras_attention_apps.common.files import (
     read_file,
     to_json,
     utf8_lines,
+    write_or_print,
 )
 from keras_attention_apps.common.hypotheses import DIGITS
 from keras_attention_apps.common.tables import DELIMITERS, JSON_LINES, TEXT, TableWriter
@@ -234,12 +235,7 @@ def _translate_markup(config):
     else:
         found = translator.translate_subtitles(text, **options)
     content = encoded(found, encoding, is_html=is_html)
-    if config.output is None:
-        sys.stdout.buffer.write(content)
-        sys.stdout.flush()
-    else:
-        with atomic_path(config.output) as temporary:
-            temporary.write_bytes(content)
+    write_or_print(config.output, content)
     return 0
 
 
