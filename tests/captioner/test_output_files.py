@@ -6,28 +6,14 @@ import os
 import shutil
 
 import pytest
-from keras_attention_apps.captioner.commands.records import Records
+from keras_attention_apps.captioner.commands.caption import Records
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.captioner.text import Vocabulary
-from PIL import Image
 from programs import check_average
 
 from .conftest import lines_of
 
 pytestmark = pytest.mark.usefixtures("cached_models")
-
-
-def test_an_overlay_is_an_image_file(photographs, model_folder, capsys):
-    target = photographs / "new" / "overlay.png"
-    path = str(photographs / "red-0.png")
-    code = main(
-        ["caption", path, "--model", str(model_folder), "--overlay", str(target)]
-    )
-
-    assert code == 0
-    with Image.open(target) as overlay:
-        assert overlay.format == "PNG" and overlay.width > 300
 
 
 def test_several_overlays_go_into_a_folder(photographs, model_folder, capsys):
@@ -72,26 +58,6 @@ def test_an_overlay_that_cannot_be_written_does_not_end_the_others(
     reported = capsys.readouterr()
     assert len(reported.out.splitlines()) == 2 and "No space left" in reported.err
     assert (maps / "red-0.png").is_file()
-
-
-def test_images_of_one_name_get_overlays_of_their_own(
-    photographs, model_folder, capsys
-):
-    other = photographs / "other"
-    other.mkdir()
-    shutil.copy(photographs / "red-0.png", other)
-    folder = photographs / "overlays"
-    with Image.open(other / "red-0.png") as image:
-        image.save(other / "red-0.jpg")
-    paths = [photographs / "red-0.png", other / "red-0.png", other / "red-0.jpg"]
-    command = ["caption", *map(str, paths), "--overlay", str(folder)]
-    assert main([*command, "--model", str(model_folder)]) == 0
-
-    assert {path.name for path in folder.iterdir()} == {
-        "red-0.png",
-        "red-0.png.png",
-        "red-0.jpg.png",
-    }
 
 
 def test_a_missing_overlay_is_drawn_when_the_run_resumes(
@@ -156,77 +122,6 @@ def test_an_interrupted_output_resumes(
     assert before == whole[:-1] and "caption" in last
     assert main(command) == 0
     assert lines_of(output) == [*before, last]
-
-
-def test_an_image_that_is_given_twice_has_one_line(
-    photographs, model_folder, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.chdir(photographs)
-    output = tmp_path / "captions.jsonl"
-    command = ["caption", "red-0.png", str(photographs / "red-0.png")]
-    command += ["--model", str(model_folder), "--output", str(output)]
-    assert main(command) == 0
-
-    [reported] = lines_of(output)
-    assert reported["image"] == "red-0.png"
-
-
-def test_records_are_utf8_whatever_the_names(tmp_path):
-    name = os.fsdecode(b"bad\xff.jpg")
-    with Records(tmp_path / "new.jsonl", "model") as records:
-        records.add(tmp_path / name, {"caption": "é"})
-
-    [reported] = lines_of(tmp_path / "new.jsonl")
-    assert reported["image"].endswith(name) and reported["caption"] == "é"
-    with Records(tmp_path / "new.jsonl", "model") as records:
-        assert tmp_path / name in records and "tea.jpg" not in records
-
-
-def test_an_output_has_lines_of_one_model_and_one_kind(
-    photographs, model_folder, tmp_path, capsys
-):
-    shutil.copytree(model_folder, tmp_path / "other")
-    output, first = tmp_path / "captions.jsonl", str(photographs / "red-0.png")
-    options = ["--output", str(output), "--model", str(model_folder)]
-    assert main(["caption", first, *options]) == 0
-    [line] = lines_of(output)
-
-    # Shell completion appends a slash to the name of a folder.
-    assert main(["caption", first, *options[:-1], f"{options[-1]}{os.sep}"]) == 0
-    assert main(["caption", str(photographs), *options, "--json"]) == 2
-    assert (
-        "was written with other options: expected the keys caption"
-        in capsys.readouterr().err
-    )
-    options[-1] = str(tmp_path / "other")
-    assert main(["caption", str(photographs), *options]) == 2
-    assert f"captions of {options[-1]!r}. Received" in capsys.readouterr().err
-    assert lines_of(output) == [line]
-
-
-@pytest.mark.parametrize(
-    "text", ["My notes\n", "My notes", '{"image": 3}\n', '{ "image": "a.jpg"}']
-)
-def test_an_output_with_other_content_is_not_changed(
-    photographs, model_folder, tmp_path, capsys, text
-):
-    output = tmp_path / "notes.jsonl"
-    output.write_text(text)
-    command = ["caption", str(photographs), "--model", str(model_folder)]
-
-    assert main([*command, "--output", str(output)]) == 2
-    assert "line 1: expected a JSON object" in capsys.readouterr().err
-    assert output.read_text() == text
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_an_output_must_be_a_file(photographs, tmp_path, capsys):
-    os.mkfifo(tmp_path / "pipe")
-    command = ["caption", str(photographs / "red-0.png"), "--model", "nowhere"]
-
-    assert main([*command, "--output", str(tmp_path / "pipe")]) == 2
-    err = capsys.readouterr().err
-    assert "--output must be a file" in err and f"device: '{tmp_path / 'pipe'}'" in err
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".txt"])
@@ -376,16 +271,3 @@ def test_an_evaluation_does_not_replace_its_data(
 
 def test_models_are_averaged(model_folder, tmp_path, capsys):
     check_average(main, Captioner, model_folder, tmp_path / "mean", capsys)
-
-
-def test_models_of_other_words_are_not_averaged(model_folder, tmp_path, capsys):
-    model = Captioner.from_preset(model_folder)
-    vocabulary = Vocabulary([*model.tokenizer.words[4:-1], "unheard-of"])
-    other = Captioner(model.config, vocabulary, model.network)
-    other.save(tmp_path / "other")
-    models = [str(model_folder), str(tmp_path / "other")]
-
-    assert main(["average", str(tmp_path / "mean"), *models]) == 2
-    err = capsys.readouterr().err
-    assert f"other and {model_folder} differ in vocabulary: 'digest " in err
-    assert not (tmp_path / "mean").exists()

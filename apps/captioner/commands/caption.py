@@ -21,9 +21,13 @@ from keras_attention_apps.captioner.images import (
 )
 from keras_attention_apps.common.errors import UserError, counted, printable
 from keras_attention_apps.common.files import (
+    Inputs,
     atomic_path,
     check_file,
+    errors_naming,
     is_pipe_or_device,
+    locked_file,
+    parse_json,
     to_json,
 )
 from keras_attention_apps.common.hypotheses import DIGITS, check_n_best
@@ -35,6 +39,10 @@ from tqdm import tqdm
 
 # End of the name of the file from which an interrupted run of a table resumes.
 UNFINISHED = ".unfinished"
+# The beginning of every line of an output.
+BEGINNING = b'{"image": "'
+# What errors call an empty list of options.
+DEFAULT = "the default options"
 
 
 def caption(config):
@@ -68,13 +76,11 @@ def caption(config):
     with contextlib.ExitStack() as stack:
         records, everything = None, paths
         if config.output:
-            from keras_attention_apps.captioner.commands.records import Records
-
             search = captioner.search_options(**beam)
             check_n_best(config.n_best, search)
             options = _options(config, search)
             records = stack.enter_context(
-                Records(_records(config), chosen.name, options, config.min_score)
+                Records(_records(config), chosen.name, options)
             )
             missing = {path for path, x in overlays.items() if not x.exists()}
             missing |= metadata.missing if metadata else set()
@@ -92,12 +98,11 @@ def caption(config):
             kept, errors = captions, [captions]
             unreadable += isinstance(captions, ImageError)
             if not isinstance(captions, ImageError):
-                kept = _probable(config, path, captions)
-                errors = [_draw_overlay(config, image, kept, overlays.get(path))]
-                errors += [metadata and _write_metadata(metadata, path, kept)]
-            for error in filter(None, errors):
-                _print_error(error)
-            failures += any(errors)
+                kept, target = _probable(config, path, captions), overlays.get(path)
+                errors = _write_files(config, image, path, kept, target, metadata)
+            for error in errors:
+                _tell("error", error)
+            failures += bool(errors)
             if records is None:
                 _print(config, several, path, captions, kept)
                 continue
@@ -217,11 +222,10 @@ def _check_outputs(config, paths):
     """
     if not (config.output or config.overlay or config.metadata.writes):
         return {}, None
-    from keras_attention_apps.captioner.overlays import find_overlays
-    from keras_attention_apps.common.files import Inputs
-
     overlays, metadata = {}, None
     if config.overlay:
+        from keras_attention_apps.captioner.overlays import find_overlays
+
         overlays = find_overlays(config.overlay, config.images, paths)
     if config.metadata.writes:
         from keras_attention_apps.captioner.image_metadata import MetadataWriter
@@ -249,8 +253,10 @@ def _options(config, search):
     given |= changes_in(config.model.options)
     if config.n_best > 1:
         given["n_best"] = config.n_best
-    options = sorted((name.replace("_", "-"), x) for name, x in given.items())
-    return " ".join(f"--{name} {value}" for name, value in options)
+    if config.min_score is not None:
+        given["min_score"] = config.min_score
+    options = [f"--{name.replace('_', '-')} {x}" for name, x in given.items()]
+    return " ".join(sorted(options + ["--json"] * config.json))
 
 
 def _find(given):
@@ -267,38 +273,37 @@ def _find(given):
             found, left_out = find_images(path)
             paths += found
             if left_out:
-                _warn(
+                _tell(
+                    "warning",
                     f"{len(left_out)} of the files in {str(path)!r} are images of "
-                    f"formats that cannot be read, the first {left_out[0].name!r}"
+                    f"formats that cannot be read, the first {left_out[0].name!r}",
                 )
         except ImageError as error:
             if len(given) == 1:
                 raise
-            _print_error(error)
+            _tell("error", error)
             failures += 1
     return paths, failures
 
 
-def _draw_overlay(config, image, captions, target):
-    """Write the overlay of an image if it has a `target`; return an error, if any."""
-    if not (captions and target):
-        return None
-    from keras_attention_apps.captioner.overlays import write_overlay
+def _write_files(config, image, path, captions, target, metadata):
+    """Write the overlay of an image to its `target`, and its metadata.
 
-    try:
-        write_overlay(image, captions[0], target, config.overlay_words)
-    except (ImageError, OSError) as error:
-        return error
-    return None
+    Returns the list of the errors.
+    """
+    calls, errors = [], []
+    if captions and target:
+        from keras_attention_apps.captioner.overlays import write_overlay
 
-
-def _write_metadata(metadata, path, captions):
-    """Write the caption of an image into a file; return an error, if any."""
-    try:
-        metadata.write(path, captions)
-    except (UserError, OSError) as error:
-        return error
-    return None
+        calls.append((write_overlay, image, captions[0], target, config.overlay_words))
+    if metadata:
+        calls.append((metadata.write, path, captions))
+    for write, *arguments in calls:
+        try:
+            write(*arguments)
+        except (UserError, OSError) as error:
+            errors.append(error)
+    return errors
 
 
 def _probable(config, path, captions):
@@ -306,11 +311,12 @@ def _probable(config, path, captions):
     least = -math.inf if config.min_score is None else config.min_score
     kept = [one for one in captions if _score(one) >= least]
     if kept and kept[0].unsure:
-        _warn(f"{str(path)!r}: unsure of the caption {kept[0].text!r}")
+        _tell("warning", f"{str(path)!r}: unsure of the caption {kept[0].text!r}")
     if not kept:
-        _warn(
+        _tell(
+            "warning",
             f"{str(path)!r} has no caption with a mean log-probability of at least "
-            f"{config.min_score}; that of the best one is {max(map(_score, captions))}"
+            f"{config.min_score}; that of the best one is {max(map(_score, captions))}",
         )
     return kept
 
@@ -320,13 +326,9 @@ def _score(one):
     return round(one.mean_log_probability, DIGITS)
 
 
-def _warn(message):
+def _tell(kind, message):
     # `print` would break the progress bar.
-    tqdm.write(f"captioner: warning: {printable(message)}", file=sys.stderr)
-
-
-def _print_error(error):
-    tqdm.write(f"captioner: error: {printable(error)}", file=sys.stderr)
+    tqdm.write(f"captioner: {kind}: {printable(message)}", file=sys.stderr)
 
 
 def _print(config, several, path, captions, kept):
@@ -349,8 +351,7 @@ def _print(config, several, path, captions, kept):
 def _entry(config, captions, kept, details):
     """Return the JSON object of an image, without its path.
 
-    Without a probable caption, it has the mean log-probability of the best one, by
-    which a later run with another minimum decides whether the image has a caption.
+    Without a probable caption, it has the mean log-probability of the best one.
     """
     if isinstance(captions, ImageError):
         return {"error": str(captions)}
@@ -368,3 +369,93 @@ def _entry(config, captions, kept, details):
             entry["score"] = round(one.score, 4)
         entries.append(entry)
     return {"captions": entries} if config.n_best > 1 else entries[0]
+
+
+class Records:
+    """A file of JSON lines that a later run resumes, as a context manager.
+
+    Every line has the model, and the options on which the captions depend. A run
+    removes an incomplete last line and the lines with an error, and captions these
+    images again.
+    """
+
+    def __init__(self, path, model, options=""):
+        self.path = path
+        # Shell completion appends a slash to the name of a folder.
+        self.model = model.rstrip("/" + os.sep)
+        self.options = options
+        self._captioned = set()
+
+    def __contains__(self, path):
+        """Return whether an image has a line that stays.
+
+        An open file, such as the standard input, may be another image in every run.
+        """
+        return not is_open(path) and os.path.abspath(path) in self._captioned
+
+    def __enter__(self):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(locked_file(self.path))
+            if self.path.exists():
+                self._resume()
+            self._file = stack.enter_context(open(self.path, "ab"))
+            self._stack = stack.pop_all()
+        return self
+
+    def _resume(self):
+        """Replace the file of an earlier run by one with the lines that stay."""
+        with (
+            atomic_path(self.path) as temporary,
+            open(self.path, "rb") as file,
+            open(temporary, "wb") as new,
+        ):
+            for number, line in enumerate(file, 1):
+                ours = BEGINNING.startswith(line[: len(BEGINNING)])
+                if ours and not line.endswith(b"\n"):
+                    break
+                entry = self._parse(line, f"{self.path}, line {number}: expected")
+                if "error" not in entry:
+                    self._mark_captioned(entry["image"])
+                    new.write(line)
+
+    def _parse(self, line, where):
+        """Return the dict of a line, or raise a `UserError` if it is of another run."""
+        try:
+            entry = parse_json(line)
+            image, model, found = (entry[x] for x in ("image", "model", "options"))
+            if not isinstance(image, str) or not line.endswith(b"\n"):
+                raise TypeError("expected a whole line, and a name")
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(
+                f"{where} a JSON object with the key 'image', as written by an "
+                f"earlier run. Received: {line[:60]!r}"
+            ) from error
+        if model != self.model:
+            raise UserError(
+                f"{where} captions of {self.model!r}. Received: those of {model!r}. "
+                "Choose another output"
+            )
+        if found != self.options:
+            raise UserError(
+                f"{where} captions with {self.options or DEFAULT}. Received: those "
+                f"with {found or DEFAULT}. Choose another output"
+            )
+        return entry
+
+    def add(self, path, described):
+        """Write the line of an image."""
+        if "error" not in described:
+            self._mark_captioned(path)
+        own = {"image": str(path), "model": self.model, "options": self.options}
+        with errors_naming(self.path):
+            self._file.write(f"{to_json({**own, **described})}\n".encode())
+            self._file.flush()
+
+    def _mark_captioned(self, path):
+        if not is_open(path):
+            self._captioned.add(os.path.abspath(path))
+
+    def __exit__(self, *error):
+        with errors_naming(self.path):
+            self._stack.close()
