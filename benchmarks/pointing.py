@@ -79,8 +79,7 @@ def train(folder, output, options):
 
 def score(trained, images):
     """Return shares of true captions and of words that point at their object, etc."""
-    from keras_attention_apps.captioner.data.boxes import pointing
-    from keras_attention_apps.captioner.metrics import attention_figures
+    from keras_attention_apps.captioner.metrics import attention_figures, pointing
 
     paths = [image.path for image in images]
     # Two objects of the same size and colour repeat a trigram, such as "a large red".

@@ -16,8 +16,8 @@ from keras_attention_apps.captioner.config import (
 )
 from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.network import build_network
+from keras_attention_apps.captioner.network.backbone import feature_model
 from keras_attention_apps.captioner.network.base import CaptionEnsemble
-from keras_attention_apps.captioner.network.features import feature_model
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import computing_in, power_of_two
 from keras_attention_apps.common.network.weights import model_weights

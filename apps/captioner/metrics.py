@@ -95,5 +95,37 @@ def sentinel_of_words(captions, min_count=20):
     return sorted(means, key=lambda pair: -pair[1])
 
 
+def coverage(boxes, rows, columns):
+    """Return the share of every region that boxes cover, `(rows * columns,)`."""
+    covered = np.zeros((rows, columns))
+    for left, top, right, bottom in boxes:
+        down = _overlaps(top, bottom, rows)
+        across = _overlaps(left, right, columns)
+        covered = np.maximum(covered, down[:, None] * across)
+    return covered.reshape(-1)
+
+
+def _overlaps(begin, end, count):
+    """Return the share of each of `count` equal parts that an interval covers."""
+    ends = np.minimum(end * count, np.arange(1, count + 1))
+    return np.clip(ends - np.maximum(begin * count, np.arange(count)), 0, 1)
+
+
+def pointing(captions, boxes):
+    """Count the words whose largest weight is on their object, and all with an object.
+
+    A region is on the object if the share of it that the object covers is at least half
+    the largest share of any region.
+    """
+    hits = count = 0
+    for caption, named in zip(captions, boxes, strict=True):
+        for word, weights in zip(caption.words, caption.weights, strict=True):
+            if word in named:
+                covered = coverage(named[word], *weights.shape)
+                hits += bool(covered[weights.argmax()] >= covered.max() / 2)
+                count += 1
+    return hits, count
+
+
 def _plain(text):
     return " ".join(tokenize(text))

@@ -6,8 +6,7 @@ import re
 import tarfile
 
 import pytest
-from keras_attention_apps.captioner.data.dataset import read_dataset
-from keras_attention_apps.captioner.data.files import DataError
+from keras_attention_apps.captioner.data.dataset import DataError, read_dataset
 
 
 def write(path, content=""):

@@ -50,19 +50,12 @@ def test_receptive_fields_of_the_small_cnn_are_centred():
     assert changed.tolist() == [False, False, True, True, True, True]
 
 
-@pytest.mark.parametrize("name", ["__class__", "keras", "mobilenet_v2", "Mobile"])
+@pytest.mark.parametrize("name", ["__class__", "keras", "mobilenet_v2", "ResNet5"])
 def test_a_backbone_is_a_public_model(name):
-    with pytest.raises(UserError, match=f"such as .* others. Received: '{name}'"):
+    with pytest.raises(UserError, match=f"such as .* others. Received: '{name}'") as e:
         Backbone(name, 32)
-
-
-def test_an_unknown_backbone_has_the_nearest_names():
-    with pytest.raises(UserError) as error:
-        Backbone("ResNet5", 32)
-
-    message = str(error.value)
-    assert "ResNet50, " in message and "ConvNeXtBase" not in message
-    assert message.endswith("Received: 'ResNet5'. Did you mean 'ResNet50'?")
+    suggested = "ResNet50" if name == "ResNet5" else ""
+    assert (f"Did you mean '{suggested}'?" in str(e.value)) == bool(suggested)
 
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 9, 9, 4)).astype("float32")
@@ -92,7 +85,9 @@ def run(model):
     return ops.convert_to_numpy(model(IMAGES, training=False))
 
 
-@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"use_bias": True}, {"center": False}, {"scale": False}]
+)
 @pytest.mark.parametrize(
     "convolution",
     [
@@ -104,94 +99,30 @@ def run(model):
         ),
     ],
 )
-def test_a_folded_model_computes_the_same(convolution, use_bias):
-    model = normalized(convolution(use_bias=use_bias), epsilon=0.1)
+def test_a_folded_model_computes_the_same(convolution, options):
+    use_bias = options.get("use_bias", False)
+    changes = {name: x for name, x in options.items() if name != "use_bias"}
+    model = normalized(convolution(use_bias=use_bias), epsilon=0.1, **changes)
     folded = fold_normalization(model)
 
     assert kinds(folded) == [layers.InputLayer, FoldedConvolution, layers.ReLU]
     np.testing.assert_allclose(run(folded), run(model), atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{"center": False}, {"scale": False}])
-def test_normalisation_without_scale_or_shift_is_folded(options):
-    model = normalized(layers.Conv2D(6, 3), **options)
-    np.testing.assert_allclose(run(fold_normalization(model)), run(model), atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [8, 9])
-@pytest.mark.parametrize(
-    "convolution",
-    [
-        lambda **options: layers.Conv2D(6, 3, 2, **options),
-        lambda **options: layers.DepthwiseConv2D((3, 1), **options),
-        lambda **options: layers.Conv2D(6, 2, dilation_rate=3, **options),
-    ],
-)
-@pytest.mark.parametrize(
-    "padding", [1, ((0, 1), (0, 1)), ((1, 1), (0, 0)), ((1, 2), (1, 2)), 0]
-)
-def test_zero_padding_that_equals_same_is_folded(convolution, padding, size):
-    def model(before, convolution):
-        images = keras.Input((size, size, 4))
-        outputs = layers.BatchNormalization()(convolution(before(images)))
-        model = keras.Model(images, outputs)
-        draw_weights(model)
-        return model
-
-    padded = model(layers.ZeroPadding2D(padding), convolution())
-    folded = fold_normalization(padded)
-    same = model(layers.Identity(), convolution(padding="same"))
-
-    found, expected, by_itself = (
-        ops.convert_to_numpy(x(IMAGES[:, :size, :size], training=False))
-        for x in (folded, padded, same)
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert folded.output_shape == padded.output_shape
-    alike = expected.shape == by_itself.shape and np.allclose(expected, by_itself)
-    assert (layers.ZeroPadding2D not in kinds(folded)) == alike
-
-
-def test_zero_padding_of_images_of_unknown_size_stays():
-    images = keras.Input((None, None, 4))
-    padded = layers.ZeroPadding2D(1)(images)
-    outputs = layers.BatchNormalization()(layers.Conv2D(6, 3)(padded))
-    folded = fold_normalization(keras.Model(images, outputs))
-
-    assert layers.ZeroPadding2D in kinds(folded)
-
-
-def test_all_zero_padding_of_mobilenet_is_folded():
-    folded = fold_normalization(
-        keras.applications.MobileNetV2(
-            include_top=False, weights=None, input_shape=(96, 96, 3)
-        )
-    )
-    assert layers.ZeroPadding2D not in kinds(folded)
-
-
 @pytest.mark.parametrize(
     "layer",
     [
-        lambda: layers.Conv2D(6, 3, activation="relu"),
-        lambda: layers.SeparableConv2D(6, 3),
-        lambda: layers.Activation("tanh"),
+        lambda: (layers.Conv2D(6, 3, activation="relu"), -1),
+        lambda: (layers.SeparableConv2D(6, 3), -1),
+        lambda: (layers.Conv2D(6, 3), 1),
     ],
 )
 def test_layers_that_cannot_be_folded_stay(layer):
-    model = normalized(layer())
+    layer, axis = layer()
+    model = normalized(layer, axis=axis)
     folded = fold_normalization(model)
 
     assert kinds(folded) == kinds(model)
-    np.testing.assert_allclose(run(folded), run(model), atol=1e-6)
-
-
-def test_a_convolution_that_is_not_normalised_stays():
-    model = keras.Sequential([keras.Input((9, 9, 4)), layers.Conv2D(6, 3)])
-    model.add(layers.LayerNormalization())
-    folded = fold_normalization(keras.Model(model.inputs, model.outputs))
-
-    assert FoldedConvolution not in kinds(folded)
     np.testing.assert_allclose(run(folded), run(model), atol=1e-6)
 
 
@@ -247,23 +178,3 @@ def test_frozen_layers_stay_as_they_are(precision):
     found, before = map(ops.convert_to_numpy, (ops.cast(found, "float32"), before))
     tolerance = 1e-5 if precision == "float32" else 0.02 * before.max()
     np.testing.assert_allclose(found, before, atol=tolerance)
-
-
-def test_half_precision_computes_about_the_same():
-    exact = normalized(layers.Conv2D(6, 3))
-    with computing_in("mixed_bfloat16"):
-        model = normalized(layers.Conv2D(6, 3))
-    model.set_weights(exact.get_weights())
-
-    found = fold_normalization(model)(IMAGES, training=False)
-    assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
-    found = ops.convert_to_numpy(ops.cast(found, "float32"))
-    np.testing.assert_allclose(found, run(exact), atol=0.02 * run(exact).max())
-
-
-def test_normalisation_of_rows_is_not_folded():
-    model = normalized(layers.Conv2D(6, 3), axis=1)
-    folded = fold_normalization(model)
-
-    assert FoldedConvolution not in kinds(folded)
-    np.testing.assert_allclose(run(folded), run(model))

