@@ -207,10 +207,7 @@ def _errors_of(source):
 
 @contextlib.contextmanager
 def _errors_of_pillow():
-    """Turn all errors of Pillow into `ImageError`s.
-
-    With a broken header, its readers raise nearly every type of exception.
-    """
+    """Turn all errors of Pillow, which may have any type, into `ImageError`s."""
     try:
         yield
     except Exception as error:
@@ -296,34 +293,38 @@ _source_lock = threading.Lock()
 
 
 def _open(source, max_pixels):
-    length = problem = None
     if isinstance(source, np.ndarray):
         source = _array_to_image(source)
-    elif not isinstance(source, Image.Image):
-        data = _read_bytes(source)
-        length = len(data)
-        source = _open_file(data)
-        pixels = source.width * source.height
-        if any(tile[0] in Image.DECODERS for tile in source.tile):
-            values = pixels * len(source.getbands())
-            problem = problem_of_python(values, length)
-            source.fp.reads = math.inf
-        elif data.startswith(b"\xff\xd8"):
-            problem = problem_of_scans(pixels, data)
-    problem = problem_of_size(*source.size, length, max_pixels) or problem
-    if problem:
-        raise ImageError(problem)
-    return source
+    if isinstance(source, Image.Image):
+        check_size(*source.size, max_pixels=max_pixels)
+        return source
+    data = _read_bytes(source)
+    image, scans = _open_file(data)
+    check_size(*image.size, len(data), max_pixels)
+    pixels = image.width * image.height
+    if scans * pixels > MAX_SCANNED_PIXELS:
+        raise ImageError(TOO_MANY_SCANS)
+    if any(tile[0] in Image.DECODERS for tile in image.tile):
+        values = pixels * len(image.getbands())
+        if max(values, len(data)) > MAX_PYTHON_VALUES:
+            raise ImageError(
+                f"expected at most {MAX_PYTHON_VALUES} values and bytes in a bitmap "
+                "with run lengths, or a Netpbm file of text or with an unusual "
+                f"maximum, got {values} values in {len(data)} bytes"
+            )
+        image.fp.reads = math.inf
+    return image
 
 
 def _open_file(data):
-    """Open the bytes of an image file, if its header does not take long to read."""
+    """Open an image file whose header does not take long to read.
+
+    Returns the image, and the number of scans of a JPEG; 0 for other formats.
+    """
     Image.init()
     formats = [name for name in FORMATS if name in Image.OPEN]
     with _errors_of_pillow():
-        problem = problem_of_file(data)
-        if problem:
-            raise ImageError(problem)
+        scans = check_file(data)
         is_iso = data[4:8] == b"ftyp"
         if is_iso:
             # Pillow would read the tags, although they are not used for AVIF.
@@ -341,7 +342,7 @@ def _open_file(data):
                 f"expected an image of {', '.join(formats)}, got {found}"
             ) from error
     file.reads = MAX_IMAGE_READS + len(data) // BYTES_PER_READ
-    return image
+    return image, scans
 
 
 def _has_content(source):
@@ -404,8 +405,8 @@ def _upright(image):
         raw = image.info.get(_RAW_EXIF)
         if exif is None and raw:
             exif = bytes.fromhex("".join(raw.split("\n")[3:]))
-        problem = problem_of_tags(exif or b"")
-        turn = None if problem else _TURNS.get(image.getexif().get(_ORIENTATION))
+        check_tags(exif or b"")
+        turn = _TURNS.get(image.getexif().get(_ORIENTATION))
     except Exception:
         turn = None
     return image if turn is None else image.transpose(turn)
@@ -479,14 +480,13 @@ def _reason(error):
             return f"the image cannot be decoded ({_type(error)}: {error})"
 
 
-def problem_of_size(width, height, length=None, max_pixels=None):
-    """Return an error message for the size of an image, or `None` if it is allowed."""
+def check_size(width, height, length=None, max_pixels=None):
+    """Raise an `ImageError` for an image that is too large, in a file of a length."""
     # Without a file, the limit of pixels per byte does not apply.
     checks = checks_of_size(width, height, length or width * height, max_pixels)
     for exceeds, message in checks:
         if exceeds:
-            return message.format(size=f"{width} x {height}", length=length)
-    return None
+            raise ImageError(message.format(size=f"{width} x {height}", length=length))
 
 
 def checks_of_size(width, height, length, max_pixels=None):
@@ -512,54 +512,59 @@ def checks_of_size(width, height, length, max_pixels=None):
 
 
 def too_many_pixels(size, max_pixels):
-    """Return the error message for the number of pixels, `size`."""
     return f"expected at most {max_pixels} pixels, got {size} pixels"
 
 
-def problem_of_file(data):
-    """Return an error message for a file that takes long to open, or `None`.
+def check_file(data):
+    """Raise an `ImageError` for a file that takes long to open.
 
     Pillow reads the comments and the tags of a file, whatever their number, before the
-    size of the image is known.
+    size of the image is known. Returns the number of scans of a JPEG, otherwise 0.
     """
     if data.startswith(b"\xff\xd8"):
-        return _problem_of_segments(data)
+        return _check_segments(data)
     comments = data.count(b"#") if re.match(b"P[123]", data) else 0
     if comments > MAX_SEGMENTS:
-        return f"expected at most {MAX_SEGMENTS} comments, got {comments}"
-    return problem_of_tags(data)
+        raise ImageError(f"expected at most {MAX_SEGMENTS} comments, got {comments}")
+    check_tags(data)
+    return 0
 
 
-def _problem_of_segments(data):
-    """Return an error message for the segments before the first scan, or `None`."""
+def _check_segments(data):
+    """Check the number of the segments of a JPEG, and its tags; return the scans."""
     # Pillow joins the segments of a kind.
-    found = {b"\xe1Exif\0\0": b"", b"\xe2MPF\0": b""}
+    found, scans = {b"\xe1Exif\0\0": b"", b"\xe2MPF\0": b""}, 0
     for number, (mark, start) in enumerate(_segments(data)):
-        if mark == SCAN:
-            break
-        if number == MAX_SEGMENTS:
-            return TOO_MANY_SCANS
-        for kind in found:
+        scans += mark == SCAN
+        if scans > MAX_SCANS or number == MAX_SEGMENTS:
+            raise ImageError(TOO_MANY_SCANS)
+        for kind in () if scans else found:
             begin = start + 1 + len(kind)
             if mark == kind[0] and data[start + 2 : begin] == kind[1:]:
                 end = start + int.from_bytes(data[start : start + 2])
                 found[kind] += data[begin:end]
                 if len(found[kind]) > MAX_TAG_BYTES:
-                    return f"expected at most {MAX_TAG_BYTES} bytes of tags, got more"
-    return next(filter(None, map(problem_of_tags, found.values())), None)
+                    raise ImageError(
+                        f"expected at most {MAX_TAG_BYTES} bytes of tags, got more"
+                    )
+    for block in found.values():
+        check_tags(block)
+    return scans
 
 
-def problem_of_tags(block):
-    """Return an error message for overlapping values of tags, or `None`.
+def check_tags(block):
+    """Raise an `ImageError` for overlapping values of tags, all of which Pillow copies.
 
-    Pillow copies the values of all tags.
+    Another format, or a truncated file, has no tags to check.
     """
     block = memoryview(block.removeprefix(b"Exif\0\0"))
     is_big = 43 in block[2:4]
     order = {b"II": "<", b"MM": ">"}.get(bytes(block[:2]))
+    if order is None:
+        return
     offset, counted, entry = ("Q", "Q", "HHQQ") if is_big else ("I", "H", "HHII")
     total = 0
-    try:
+    with contextlib.suppress(OverflowError, struct.error):
         (first,) = struct.unpack_from(order + offset, block, 8 if is_big else 4)
         (count,) = struct.unpack_from(order + counted, block, first)
         place = first + struct.calcsize(order + counted)
@@ -569,44 +574,16 @@ def problem_of_tags(block):
             size = values * _VALUE_BYTES.get(kind, 0)
             if size > struct.calcsize(offset) and begin + size > len(block):
                 # Pillow ignores this tag and all that follow.
-                break
+                return
             total += size
             if total > 2 * len(block):
-                return f"expected tags of {len(block)} bytes in all, got more"
+                raise ImageError(
+                    f"expected tags of {len(block)} bytes in all, got more"
+                )
             if tag in _STRIPS and values > MAX_STRIPS:
-                return f"expected at most {MAX_STRIPS} strips or tiles, got {values}"
-    except (TypeError, OverflowError, struct.error):
-        # Another format, or a truncated file.
-        return None
-    return None
-
-
-def problem_of_python(values, length):
-    """Return an error message for an image that Pillow decodes in Python, or `None`."""
-    if max(values, length) <= MAX_PYTHON_VALUES:
-        return None
-    return (
-        f"expected at most {MAX_PYTHON_VALUES} values and bytes in a bitmap with run "
-        f"lengths, or a Netpbm file of text or with an unusual maximum, got {values} "
-        f"values in {length} bytes"
-    )
-
-
-def problem_of_scans(pixels, data):
-    """Return an error message for the scans of a JPEG, or `None`."""
-    scans = count_scans(data)
-    exceeds = scans > MAX_SCANS or scans * pixels > MAX_SCANNED_PIXELS
-    return TOO_MANY_SCANS if exceeds else None
-
-
-def count_scans(data):
-    """Return the number of scans of a JPEG, or one too many if a limit is exceeded."""
-    scans = 0
-    for number, (mark, _) in enumerate(_segments(data)):
-        scans += mark == SCAN
-        if scans > MAX_SCANS or number == MAX_SEGMENTS:
-            return MAX_SCANS + 1
-    return scans
+                raise ImageError(
+                    f"expected at most {MAX_STRIPS} strips or tiles, got {values}"
+                )
 
 
 def _segments(data):
@@ -644,7 +621,7 @@ class BoundedFile(io.BytesIO):
 
 
 class MemoryBudget:
-    """Memory shared by concurrent tasks, reserved in the order of their requests."""
+    """Memory that concurrent tasks reserve, in the order of their requests."""
 
     def __init__(self, size):
         self.size = size

@@ -1,7 +1,6 @@
 """Images: reading, folders, the limits, and broken files."""
 
 import io
-import os
 import pathlib
 import runpy
 import struct
@@ -13,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from keras_attention_apps.captioner import images
-from keras_attention_apps.captioner import images as reading
 from keras_attention_apps.captioner.images import (
     ImageError,
     MemoryBudget,
-    count_scans,
+    check_file,
+    check_tags,
     find_images,
     image_to_array,
     read_array,
@@ -47,25 +46,19 @@ pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 class TestSources:
     @pytest.mark.parametrize(
         "wrap",
-        [
-            bytes,
-            bytearray,
-            memoryview,
-            io.BytesIO,
-            lazy_image,
-        ],
-        ids=["bytes", "bytearray", "memoryview", "file", "PIL"],
+        [bytes, memoryview, io.BytesIO, lazy_image],
+        ids=["bytes", "memoryview", "file", "PIL"],
     )
     def test_content(self, wrap):
         np.testing.assert_array_equal(read_image(wrap(encode(noise()))), noise())
 
-    @pytest.mark.parametrize("name", ["a.png", "b.JPG", "c.txt", "d", "é \n.webp"])
-    @pytest.mark.parametrize("kind", [str, pathlib.Path])
-    def test_path_with_any_extension(self, tmp_path, name, kind):
+    @pytest.mark.parametrize("name", ["b.JPG", "d", "é \n.webp"])
+    def test_path_with_any_extension(self, tmp_path, name):
         path = tmp_path / name
         path.write_bytes(encode(noise()))
 
-        np.testing.assert_array_equal(read_image(kind(path)), noise())
+        np.testing.assert_array_equal(read_image(path), noise())
+        np.testing.assert_array_equal(read_image(str(path)), noise())
 
     def test_file_is_read_from_its_start(self, tmp_path):
         path = tmp_path / "a.png"
@@ -74,13 +67,6 @@ class TestSources:
         with path.open("rb") as file:
             file.read(11)
             np.testing.assert_array_equal(read_image(file), noise())
-
-    def test_file_that_cannot_seek(self):
-        class Pipe(io.BytesIO):
-            def seek(self, *_):
-                raise io.UnsupportedOperation("seek")
-
-        np.testing.assert_array_equal(read_image(Pipe(encode(noise()))), noise())
 
     def test_given_pillow_image_is_unchanged(self):
         image = Image.fromarray(noise())
@@ -94,13 +80,6 @@ class TestSources:
         np.testing.assert_array_equal(image, noise())
         np.testing.assert_array_equal(read_image(turned), turned)
 
-    def test_given_pillow_image_of_floats_is_unchanged(self):
-        image = Image.fromarray(np.full((2, 3), 0.2, "float32"))
-        before = dict(image.info)
-
-        assert greys(image)[0] == 51
-        assert (image.info, image.mode) == (before, "F")
-
     @pytest.mark.parametrize(
         "source", [None, 3, ["a.png"], np.float32(1)], ids=lambda value: str(value)
     )
@@ -109,50 +88,34 @@ class TestSources:
 
 
 class TestArrays:
-    def test_uint8(self):
-        np.testing.assert_array_equal(read_image(noise()), noise())
-
-    @pytest.mark.parametrize("shape", [(2, 3), (2, 3, 1)])
-    def test_grey(self, shape):
-        array = np.array([[2, 3, 5], [7, 11, 13]], "uint8").reshape(shape)
-
-        image = read_image(array)
-
-        assert image.size == (3, 2)
-        assert greys(array) == [2, 3, 5]
+    @pytest.mark.parametrize(
+        ("array", "expected"),
+        [
+            (np.array([[[2], [3], [5]]], "uint8"), [2, 3, 5]),
+            # 257 k becomes k, and from 257 k + 128.5 on k + 1.
+            (
+                np.array([[0, 257 * 3, 257 * 3 + 128, 257 * 3 + 129]], ">u2"),
+                [0, 3, 3, 4],
+            ),
+            (np.array([[0, 0.2, 1]], "float16"), [0, 51, 255]),
+            (np.array([[0, 0.2, 1]])[:, ::-2], [255, 0]),
+        ],
+    )
+    def test_values_of_every_type(self, array, expected):
+        assert greys(array) == expected
 
     def test_alpha(self):
         array = np.array([[[10, 20, 30, 255], [10, 20, 30, 0]]], "uint8")
 
         assert pixels(array) == [(10, 20, 30), WHITE]
 
-    @pytest.mark.parametrize("dtype", ["<u2", ">u2"])
-    def test_uint16(self, dtype):
-        # 257 k becomes k, and from 257 k + 128.5 on k + 1.
-        array = np.array([[0, 257 * 3, 257 * 3 + 128, 257 * 3 + 129, 65535]], dtype)
-
-        assert greys(array) == [0, 3, 3, 4, 255]
-
-    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-    def test_floats(self, dtype):
-        assert greys(np.array([[0, 0.2, 1]], dtype)) == [0, 51, 255]
-
-    def test_view_that_is_not_contiguous(self):
-        array = noise(WIDTH * 2, HEIGHT * 2)[::-2, ::2]
-
-        np.testing.assert_array_equal(read_image(array), array)
-
     @pytest.mark.parametrize(
         ("array", "expected", "received"),
         [
             (np.zeros(3, "uint8"), "(height, width)", "(3,)"),
             (np.zeros((2, 3, 2), "uint8"), "1, 3 or 4", "(2, 3, 2)"),
-            (np.zeros((1, 2, 3, 3), "uint8"), "1, 3 or 4", "(1, 2, 3, 3)"),
-            (np.zeros((0, 3), "uint8"), "(height, width)", "(0, 3)"),
             (np.zeros((2, 0, 3), "uint8"), "(height, width)", "(2, 0, 3)"),
             (np.zeros((2, 3), "int64"), "uint8, uint16 or floats", "int64"),
-            (np.zeros((2, 3), bool), "uint8, uint16 or floats", "bool"),
-            (np.array([[0.25, 1.5]]), "[0, 1]", "0.25 to 1.5"),
             (np.array([[-0.5, 1.0]]), "[0, 1]", "-0.5 to 1.0"),
             (np.array([[0.25, np.nan]]), "[0, 1]", "nan"),
         ],
@@ -192,16 +155,6 @@ class TestOrientation:
 
         expected = letters(UPRIGHT[orientation])
         np.testing.assert_array_equal(np.asarray(image)[..., 0], expected)
-
-    @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
-    def test_grey(self, dtype):
-        exif = Image.Exif()
-        exif[0x0112] = 6
-        stored = letters(UPRIGHT[1]).astype(dtype) * (257 if dtype == "uint16" else 1)
-
-        image = read_image(encode(stored, exif=exif))
-
-        np.testing.assert_array_equal(np.asarray(image)[..., 0], letters(UPRIGHT[6]))
 
     def test_avif(self):
         if "AVIF" not in Image.SAVE:
@@ -251,21 +204,6 @@ class TestModes:
 
         np.testing.assert_array_equal(read_image(data), noise())
 
-    @pytest.mark.parametrize("format", ["JPEG", "AVIF"])
-    def test_lossy_formats(self, format):
-        if format not in Image.SAVE:
-            pytest.skip(f"this Pillow does not write {format}")
-        image = read_image(encode(Image.new("RGB", (13, 17), (50, 100, 200)), format))
-
-        assert image.size == (13, 17)
-        assert np.abs(np.asarray(image) - np.array([50.0, 100, 200])).max() <= 4
-
-    def test_one_bit(self):
-        image = Image.new("1", (2, 1))
-        image.putpixel((1, 0), 1)
-
-        assert greys(encode(image)) == [0, 255]
-
     def test_palette(self):
         image = Image.new("P", (3, 1))
         image.putpalette([*RED, *BLUE, 2, 3, 5])
@@ -289,13 +227,6 @@ class TestModes:
         for format in ("PNG", "TIFF", "WEBP"):
             data = encode(image, format, lossless=True, exact=True)
             assert pixels(data) == [WHITE, (204, 204, 204), (10, 20, 30)]
-
-    def test_grey_with_alpha(self):
-        image = Image.new("LA", (3, 1))
-        for x, value in enumerate([(90, 0), (0, 51), (90, 255)]):
-            image.putpixel((x, 0), value)
-
-        assert greys(encode(image)) == [255, 204, 90]
 
     def test_transparent_colour(self):
         grey, colour = struct.pack(">H", 7), struct.pack(">HHH", 2, 3, 5)
@@ -345,23 +276,12 @@ class TestDeepModes:
         if mode != "I;16L":
             assert greys(encode(image, "TIFF")) == SHALLOW
 
-    def test_integers_beyond_16_bits_are_clipped(self):
-        image = Image.fromarray(np.array([[-5, 257 * 7, 70000]], "int32"))
-
-        assert image.mode == "I"
-        assert greys(image) == [0, 7, 255]
-
     def test_transparent_grey_of_16_bits(self):
         row = struct.pack(">HHH", 257 * 7, 257 * 7 + 1, 257 * 11)
 
         data = png(3, 1, 16, 0, row, tRNS=struct.pack(">H", 257 * 7))
 
         assert greys(data) == [255, 7, 11]
-
-    def test_colour_of_16_bits(self):
-        row = struct.pack(">HHH", 257 * 2, 257 * 3, 257 * 5)
-
-        assert pixels(png(1, 1, 16, 2, row)) == [(2, 3, 5)]
 
     @pytest.mark.parametrize(
         ("values", "expected"),
@@ -392,20 +312,6 @@ class TestAnimations:
 
 
 class TestImageToArray:
-    def test_image_of_that_size_is_unchanged(self):
-        array = image_to_array(Image.fromarray(noise(7, 7)), 7)
-
-        np.testing.assert_array_equal(array, noise(7, 7))
-        assert array.dtype == np.uint8
-        assert array.flags.writeable
-
-    @pytest.mark.parametrize(("width", "height"), [(5, 7), (2, 3), (13, 3), (3, 17)])
-    def test_shape(self, width, height):
-        array = image_to_array(Image.fromarray(noise(width, height)), 3)
-
-        assert array.shape == (3, 3, 3)
-        assert array.dtype == np.uint8
-
     @pytest.mark.parametrize("axis", [0, 1])
     def test_value_worked_by_hand(self, axis):
         # Shrunk from 7 to 1, the triangle weighs the pixels 4 5 6 7 6 5 4 out of 37:
@@ -418,13 +324,6 @@ class TestImageToArray:
 
         assert array.ravel().tolist() == [28] * 3
         assert round(255 * 4 / 37) == 28
-
-    def test_aspect_ratio_is_not_kept(self):
-        # Twice as wide as high; the mean of two columns and one row.
-        picture = Image.new("RGB", (2, 1), RED)
-        picture.putpixel((1, 0), (55, 100, 0))
-
-        assert image_to_array(picture, 1).ravel().tolist() == [155, 50, 0]
 
     def test_only_the_box_is_kept(self):
         picture = noise(7, 5)
@@ -461,9 +360,14 @@ class TestFindImages:
         missing = tmp_path / "missing.jpg"
         (folder / "link.png").symlink_to(missing)
         (folder / "round.png").symlink_to("round.png")
+        for name in ("b.HEIC", "a.heic", ".c.heic"):
+            (folder / name).touch()
 
         inside = [folder / name for name in sorted([*names, "link.png", "round.png"])]
-        assert find_images(folder) == (inside, [])
+        others = [folder / "a.heic", folder / "b.HEIC"]
+        assert find_images(folder) == (inside, others)
+        with pytest.raises(ImageError, match=r"Cannot list .*missing.jpg': No such"):
+            find_images(missing)
 
     def test_folder_without_images(self, tmp_path):
         (tmp_path / "notes.txt").touch()
@@ -478,37 +382,6 @@ class TestFindImages:
         (tmp_path / "empty").mkdir()
         with pytest.raises(ImageError, match="got an empty folder"):
             find_images(tmp_path / "empty")
-
-    def test_folder_that_cannot_be_listed(self, tmp_path, monkeypatch):
-        def iterdir(self):
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr(pathlib.Path, "iterdir", iterdir)
-
-        with pytest.raises(ImageError, match=": Permission denied") as caught:
-            find_images(tmp_path)
-        assert str(tmp_path) in str(caught.value)
-
-    def test_folder_that_cannot_be_entered(self, tmp_path, monkeypatch):
-        (tmp_path / "a.jpg").touch()
-        stat = os.stat
-
-        def denied(path, *args, **kwargs):
-            if str(path) != str(tmp_path):
-                raise PermissionError(13, "Permission denied")
-            return stat(path, *args, **kwargs)
-
-        monkeypatch.setattr(os, "stat", denied)
-
-        assert find_images(tmp_path) == ([tmp_path / "a.jpg"], [])
-
-    def test_images_of_other_formats(self, tmp_path):
-        for name in ("b.HEIC", "a.heic", ".c.heic", "d.jpg"):
-            (tmp_path / name).touch()
-
-        _, others = find_images(tmp_path)
-
-        assert others == [tmp_path / "a.heic", tmp_path / "b.HEIC"]
 
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
@@ -546,21 +419,19 @@ def with_scans(count):
 
 
 def test_scans_are_counted_in_the_image_alone():
-    few = count_scans(with_scans(1))
+    few = check_file(with_scans(1))
     assert 5 < few < 20
-    assert count_scans(with_scans(31)) == few + 30
-    assert count_scans(encode(noise(), "JPEG")) == 1
+    assert check_file(with_scans(31)) == few + 30
+    assert check_file(encode(noise(), "JPEG")) == 1
     # A thumbnail in a segment, and a video after the end.
     jpeg, inner = encode(noise(), "JPEG"), encode(noise(), "JPEG")
     length = (len(inner) + 2).to_bytes(2)
-    assert count_scans(jpeg[:2] + b"\xff\xe1" + length + inner + jpeg[2:]) == 1
-    assert count_scans(jpeg + b"\xff\xda" * 200) == 1
-    assert count_scans(b"\xff\xd8" + b"\xff\xda\0\0" * 10**5) == images.MAX_SCANS + 1
-
-
-def test_a_jpeg_has_a_limit_of_scans():
-    fails(with_scans(101), "expected a JPEG of at most 100 scans and 1000 segments")
-    assert read_image(with_scans(2)).size == (noise().shape[1], noise().shape[0])
+    assert check_file(jpeg[:2] + b"\xff\xe1" + length + inner + jpeg[2:]) == 1
+    assert check_file(jpeg + b"\xff\xda" * 200) == 1
+    message = "expected a JPEG of at most 100 scans and 1000 segments"
+    fails(with_scans(101), message)
+    fails(jpeg[:2] + b"\xff\xfe\0\2" * 1001 + jpeg[2:], message)
+    fails(b"\xff\xd8" + b"\xff\xda\0\0" * 10**5, message)
 
 
 @pytest.mark.parametrize(
@@ -592,7 +463,7 @@ def test_tags_of_a_jpeg_are_limited():
 
 
 def test_scans_are_limited_by_their_pixels(monkeypatch):
-    monkeypatch.setattr(images, "MAX_SCANNED_PIXELS", 35 * count_scans(with_scans(2)))
+    monkeypatch.setattr(images, "MAX_SCANNED_PIXELS", 35 * check_file(with_scans(2)))
     assert read_image(with_scans(2)).size == (5, 7)
     fails(with_scans(3), "expected a JPEG of at most 100 scans")
 
@@ -616,8 +487,9 @@ def test_tags_behind_a_damaged_one_are_not_counted():
     # The size of the first value exceeds the file, as after damage.
     tags = [(0x927C, 7, 2**31, 8), *[(0x9286, 7, 30, 8)] * 3]
 
-    assert images.problem_of_tags(COSTLY["_tags"](tags)) is None
-    assert images.problem_of_tags(COSTLY["_tags"](tags[1:] * 9)).startswith(FEWER_TAGS)
+    check_tags(COSTLY["_tags"](tags))
+    with pytest.raises(ImageError, match=FEWER_TAGS):
+        check_tags(COSTLY["_tags"](tags[1:] * 9))
 
 
 def test_tags_in_the_text_of_a_png_turn_it():
@@ -653,7 +525,7 @@ def test_parts_are_converted_as_a_whole_is(mode, monkeypatch):
         if mode == "P":
             image.info["transparency"] = 3
     expected = np.asarray(read_image(image))
-    monkeypatch.setattr(reading, "_PART", 3 * image.width)
+    monkeypatch.setattr(images, "_PART", 3 * image.width)
 
     np.testing.assert_array_equal(read_image(image), expected)
 
@@ -728,41 +600,23 @@ def test_an_image_takes_more_memory_if_it_is_progressive(monkeypatch):
 
 
 class TestUnopenableSources:
-    def test_missing(self, tmp_path):
-        path = tmp_path / "none.jpg"
-
-        fails(path, str(path), ": No such file or directory")
-        fails("", "''", ": No such file or directory")
-
-    def test_folder(self, tmp_path):
-        fails(tmp_path, str(tmp_path), "expected an image file", "got a folder")
-
-    def test_no_permission(self, tmp_path, monkeypatch):
-        # Simulated, because the superuser may read every file.
-        def deny(path, _):
-            raise PermissionError(13, "Permission denied", str(path))
-
-        monkeypatch.setattr("builtins.open", deny)
-        (tmp_path / "a.png").touch()
-
-        fails(tmp_path / "a.png", "a.png", ": Permission denied")
-
-    def test_impossible_paths(self):
+    def test_sources_without_an_image(self, tmp_path):
+        fails("none.jpg", "'none.jpg'", ": No such file or directory")
         fails("a\0b.png", "'a\\x00b.png'", "null byte")
         fails("a\nb.png", "'a\\nb.png'", ": No such file")
-
-    def test_empty(self, tmp_path):
-        path = tmp_path / "empty.png"
-        path.touch()
-
-        fails(path, str(path), "expected an image", "got no data (0 bytes)")
-        fails(b"", "the given bytes", "got no data (0 bytes)")
-
-    def test_text_named_jpg(self, tmp_path):
-        path = tmp_path / "page.jpg"
-        path.write_text("<html>404")
-
-        fails(path, str(path), "JPEG", "got 9 bytes that begin with b'<html>404'")
+        fails(tmp_path, str(tmp_path), "expected an image file", "got a folder")
+        fails(b"", "the given bytes", "expected an image", "got no data (0 bytes)")
+        fails(io.StringIO("text"), "the given StringIO", "(TypeError: ", "str")
+        (tmp_path / "a.jpg").write_text("<html>404")
+        fails(tmp_path / "a.jpg", "JPEG", "got 9 bytes that begin with b'<html>404'")
+        # Programs are not run.
+        data = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 3\n%%EndComments\n"
+        fails(data, "JPEG", "%!PS-Adobe")
+        stream, image = io.BytesIO(encode(noise())), Image.fromarray(noise())
+        stream.close()
+        image.close()
+        fails(stream, "the given BytesIO", "closed file")
+        fails(image, "the given Image", "closed image")
 
     @pytest.mark.parametrize(
         ("brands", "found"),
@@ -778,27 +632,6 @@ class TestUnopenableSources:
 
         fails(path, "expected an image of", f"got {found}")
 
-    def test_text_files(self, tmp_path):
-        path = tmp_path / "a.png"
-        path.write_bytes(encode(noise()))
-
-        fails(io.StringIO("text"), "the given StringIO", "(TypeError: ", "str")
-        with path.open(encoding="utf-8") as file:
-            fails(file, "the given TextIOWrapper", "(UnicodeDecodeError: ")
-
-    def test_closed(self):
-        stream, image = io.BytesIO(encode(noise())), Image.fromarray(noise())
-        stream.close()
-        image.close()
-
-        fails(stream, "the given BytesIO", "closed file")
-        fails(image, "the given Image", "closed image")
-
-    def test_programs_are_not_run(self):
-        data = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 3\n%%EndComments\n"
-
-        fails(data, "JPEG", "%!PS-Adobe")
-
 
 class TestBrokenImages:
     @pytest.mark.parametrize("format", ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF"])
@@ -808,11 +641,6 @@ class TestBrokenImages:
         path.write_bytes(data[: len(data) * 2 // 3])
 
         fails(path, str(path), "the image cannot be decoded (", "Error: ", "truncated")
-
-    def test_truncated_webp(self):
-        data = encode(noise(23, 29), "WEBP")
-
-        fails(data[: len(data) // 2], "the given bytes")
 
     @pytest.mark.parametrize("format", [*LOSSLESS, "JPEG"])
     def test_a_damaged_image_is_read_or_gives_an_image_error(self, format, monkeypatch):
@@ -840,12 +668,8 @@ class TestBrokenImages:
         [
             OSError("bad\nheader"),
             SyntaxError("bad header"),
-            ValueError("bad header"),
             struct.error("bad header"),
-            ZeroDivisionError("bad header"),
-            OverflowError("bad header"),
             KeyError("bad header"),
-            EOFError("bad header"),
         ],
         ids=lambda error: type(error).__name__,
     )
@@ -871,11 +695,6 @@ class TestErrorsOfTheProgram:
         with pytest.raises(AttributeError, match="no such attribute"):
             read_image(encode(noise()))
 
-    def test_a_wrong_size_is_no_broken_image(self):
-        with pytest.raises(ValueError, match="positive size") as caught:
-            read_array(encode(noise()), 0)
-        assert not isinstance(caught.value, ImageError)
-
 
 class TestLimit:
     def test_header_that_claims_too_much(self):
@@ -884,20 +703,15 @@ class TestLimit:
         fails(png(13399, 13357, 8, 2), "at most 178956970", "178970443 pixels")
 
     @pytest.mark.parametrize("of_process", [35, 10**12, None])
-    @pytest.mark.parametrize(("format", "options"), LOSSLESS.items(), ids=LOSSLESS)
-    def test_exact_border(self, monkeypatch, format, options, of_process):
-        data = encode(noise(), format, **options)
+    def test_exact_border(self, monkeypatch, of_process):
+        data = encode(noise())
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", of_process)
 
         monkeypatch.setattr(images, "MAX_PIXELS", WIDTH * HEIGHT)
         np.testing.assert_array_equal(read_image(data), noise())
         monkeypatch.setattr(images, "MAX_PIXELS", WIDTH * HEIGHT - 1)
-        fails(data, "expected at most 34 pixels", "5 x 7 pixels")
-
-    def test_given_pillow_image(self, monkeypatch):
-        monkeypatch.setattr(images, "MAX_PIXELS", 34)
-
-        fails(lazy_image(encode(noise())), "at most 34 pixels, got 5 x 7")
+        for source in (data, lazy_image(data)):
+            fails(source, "expected at most 34 pixels", "5 x 7 pixels")
 
     def test_threads(self):
         sources = [encode(noise(), format) for format in ("TIFF", "PNG")] * 101

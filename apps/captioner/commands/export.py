@@ -282,7 +282,7 @@ def _joined(numbers, separator):
 def _read_jpeg(encoded):
     """Return width and height, or -2 twice if there are too many scans.
 
-    The segments are followed from one to the next, as in `images.count_scans`.
+    The segments are followed from one to the next, as in `images.check_file`.
     """
     data = tf.io.decode_raw(encoded, tf.uint8)
     mark, after = data[:-1], data[1:]
