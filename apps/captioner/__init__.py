@@ -7,7 +7,7 @@ _MODULES = {
     "Caption": "captions",
     "CaptionBatch": "bulk",
     "Captioner": "inference",
-    "LiteCaptioner": "litert",
+    "LiteCaptioner": "captions",
 }
 __all__ = list(_MODULES)
 

@@ -1,12 +1,17 @@
 """Captions of images, whichever runtime computes them."""
 
 import dataclasses
-import functools
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from keras_attention_apps.captioner.config import PRESETS, ModelConfig
+from keras_attention_apps.captioner.config import (
+    PRESETS,
+    CaptionBeamConfig,
+    ImageSize,
+    MaxLength,
+    ModelConfig,
+)
 from keras_attention_apps.captioner.images import ImageError, read_array
 from keras_attention_apps.captioner.text import Vocabulary, detokenize
 from keras_attention_apps.common.errors import UserError
@@ -17,7 +22,14 @@ from keras_attention_apps.common.hypotheses import (
     check_several,
     hypotheses,
 )
-from keras_attention_apps.common.models import Runtimes, member_names, read_config
+from keras_attention_apps.common.litert import LiteTask
+from keras_attention_apps.common.models import (
+    Runtimes,
+    loading,
+    member_names,
+    read_config,
+)
+from keras_attention_apps.common.options import Range
 
 
 def _on_keras():
@@ -26,14 +38,7 @@ def _on_keras():
     return Captioner
 
 
-@functools.cache
-def _on_litert():
-    from keras_attention_apps.captioner.litert import LiteCaptioner
-
-    return LiteCaptioner
-
-
-RUNTIMES = Runtimes(_on_keras, _on_litert, max_litert_inputs=10_000)
+RUNTIMES = Runtimes(_on_keras, lambda: LiteCaptioner, max_litert_inputs=10_000)
 
 # Attention maps that a search can return.
 MAPS = ("weights", "probabilities")
@@ -217,6 +222,55 @@ class BaseCaptioner:
             sentinel=sentinel,
         )
         return self.marked(caption)
+
+
+@dataclasses.dataclass(frozen=True)
+class LiteMetadata:
+    """The metadata of a LiteRT file; see the attributes of `BaseCaptioner`."""
+
+    image_size: ImageSize
+    max_length: MaxLength
+    grid: list[Annotated[int, Range(1, 4096)]]
+    maps: list[Literal["weights", "probabilities"]]
+    has_sentinel: bool = False
+
+
+class LiteCaptioner(LiteTask, BaseCaptioner):
+    """Captions images with a LiteRT file, without Keras or TensorFlow.
+
+    It starts in a fraction of a second. The options of the search are those with which
+    the file was exported. `caption` and `caption_each` are those of `Captioner`.
+    Several images are captioned in parallel, each in a thread.
+
+    Args:
+        path: Name of an exported file.
+        threads: Number of threads; by default one per processor.
+    """
+
+    search_type = CaptionBeamConfig
+    metadata_type = LiteMetadata
+
+    def _caption_each(self, images, n_best, batch_size, maps, search):
+        # Soft attention has one signature, as its weights are the probabilities.
+        signature = maps if maps in self.maps else "weights"
+        # A generator may produce its next image from the captions of those before.
+        if isinstance(images, Sequence) and len(images) > 1:
+            run = self.runtime.in_parallel
+            yield from self.in_parallel(
+                lambda image: self._caption_one(image, run, signature, n_best), images
+            )
+        else:
+            for image in images:
+                yield image, self._caption_one(image, self.runtime, signature, n_best)
+
+    def _caption_one(self, image, run, signature, n_best):
+        """Return the captions of an image, or the `ImageError`."""
+        array = self._read(image)
+        if isinstance(array, ImageError):
+            return array
+        with loading(self.path, self.noun):
+            found = self._run_search(run, signature, n_best, images=array[None])
+            return list(map(self._caption, found))
 
 
 def check_maps(maps):

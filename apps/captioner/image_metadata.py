@@ -56,21 +56,13 @@ def load_exiv2():
 
 
 def with_texts(data, text, *, overwrite=False):
-    """Write a text as the description and the alternative text of an image.
+    """Write a text as the description and the alternative text of an image file.
 
-    A text that is there stays; so does a description in Exif or IPTC-IIM, beside which
-    none is written. Texts in other languages always stay.
-
-    Args:
-        data: Bytes of a JPEG, PNG, WebP or TIFF file.
-        text: String.
-        overwrite: Whether texts that are there are replaced.
-
-    Returns:
-        The bytes of the new file, and the list of the `PROPERTIES` that were written.
-
-    Raises:
-        ImageError: If the file is damaged, or anything else in it would change.
+    A text that is there stays unless `overwrite`; so does a description in Exif or
+    IPTC-IIM, beside which none is written. Texts in other languages always stay.
+    Returns the bytes of the new file, and the list of the `PROPERTIES` that were
+    written. A file that is damaged, or of which anything else would change, is an
+    `ImageError`.
     """
     exiv2 = load_exiv2()
     try:
@@ -191,13 +183,8 @@ def _contents(data):
 class MetadataWriter:
     """Writes the captions of a run into its images, or into copies of them.
 
-    Args:
-        config: The `MetadataConfig`.
-        given: The images and folders of the command.
-        paths: The paths of all images.
-
-    Attributes:
-        targets: Dict from each path to the file that is written.
+    `given` are the images and folders of the command, `paths` those of all images, and
+    `targets` is a dict from these to the files that are written.
     """
 
     def __init__(self, config, given, paths):
@@ -244,11 +231,7 @@ class MetadataWriter:
         }
 
     def write(self, path, captions):
-        """Write the best of some captions, if there is one, and the model is sure.
-
-        Raises:
-            UserError, OSError: If nothing was written because of an error.
-        """
+        """Write the best of some captions, if there is one, and the model is sure."""
         config, target = self.config, self.targets[path]
         if not config.metadata_in_place and target.exists():
             self._counts["with a copy from before"] += 1

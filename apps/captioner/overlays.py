@@ -9,7 +9,6 @@ import contextlib
 import functools
 import html
 import io
-import itertools
 import math
 import os
 import re
@@ -131,7 +130,7 @@ def draw_sheet(image, caption, chosen="all"):
 
 
 def _columns(count, ratio):
-    """Return the number of columns for cells whose width is `ratio` times the height.
+    """Return the number of columns of cells, whose width is `ratio` times the height.
 
     The sheet has about the `RATIO`, and few empty cells.
     """
@@ -234,31 +233,17 @@ def find_overlays(overlay, given, images):
 def _names(paths):
     """Return a dict from images to names; different images have different ones.
 
-    The suffix is kept where a folder has two files of one stem. Files of the same name
-    are distinguished by as many of their folders as needed, or else by a number. Two
+    The name is the stem, or else the name with suffix, or else the whole path. Two
     spellings of one absolute path are one image.
     """
     images = {path: Path(os.path.abspath(path)) for path in paths}
-    taken = collections.Counter(
-        (image.parent, name)
-        for image in {*images.values()}
-        for name in {image.stem, image.name}
-    )
-    # The root, which is left out, would make an absolute path of the name.
-    parts = {
-        x: (*x.parent.parts[1:], x.stem if taken[x.parent, x.stem] == 1 else x.name)
-        for x in images.values()
-    }
-    names = {image: own[-1] for image, own in parts.items()}
-    for depth in range(2, 1 + max(map(len, parts.values()), default=0)):
-        counts = collections.Counter(names.values())
-        alike = [image for image, name in names.items() if counts[name] > 1]
-        names |= {image: "-".join(parts[image][-depth:]) for image in alike}
-    used = set()
-    for image, name in names.items():
-        choices = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
-        names[image] = next(choice for choice in choices if choice not in used)
-        used.add(names[image])
+    left, names = set(images.values()), {}
+    for name in (lambda x: x.stem, lambda x: x.name, lambda x: "-".join(x.parts[1:])):
+        counts = collections.Counter([*map(name, left), *names.values()])
+        names |= {x: name(x) for x in left if counts[name(x)] == 1}
+        left -= names.keys()
+    for number, image in enumerate(sorted(left), 1):
+        names[image] = f"{number}-{image.name}"
     return {path: names[image] for path, image in images.items()}
 
 
@@ -327,10 +312,18 @@ def word_notes(caption):
 
 def map_uri(weights):
     """Return a map as the data URI of a PNG whose alpha is the `dimming`."""
+    alpha = _map(weights)
+    return _png_uri(np.stack([np.zeros_like(alpha), alpha], axis=-1))
+
+
+def _map(weights):
     rows, columns = weights.shape
-    alpha = dimming(weights, columns * MAP_PIXELS, rows * MAP_PIXELS)
+    return dimming(weights, columns * MAP_PIXELS, rows * MAP_PIXELS)
+
+
+def _png_uri(array):
     file = io.BytesIO()
-    Image.fromarray(np.stack([np.zeros_like(alpha), alpha], axis=-1)).save(file, "PNG")
+    Image.fromarray(array).save(file, "PNG")
     return data_uri(file.getvalue(), "image/png")
 
 
@@ -351,22 +344,17 @@ def notebook_html(caption):
 
     A map is the brighter the more the word attended to a place.
     """
-    tiles = []
-    for word, note, weights in _tiles(caption):
-        rows, columns = weights.shape
-        bright = 255 - dimming(weights, columns * MAP_PIXELS, rows * MAP_PIXELS)
-        file = io.BytesIO()
-        Image.fromarray(bright).save(file, "PNG")
-        tiles.append(
-            '<figure style="display:inline-block;margin:0 .6em .6em 0;'
-            'text-align:center;vertical-align:top">'
-            f'<img src="{data_uri(file.getvalue(), "image/png")}" width="96" alt="" '
-            'style="display:block;border-radius:6px">'
-            f'<figcaption dir="auto">{html.escape(word)} <small>{note}</small>'
-            "</figcaption></figure>"
-        )
+    tiles = "".join(
+        '<figure style="display:inline-block;margin:0 .6em .6em 0;'
+        'text-align:center;vertical-align:top">'
+        f'<img src="{_png_uri(255 - _map(weights))}" width="96" alt="" '
+        'style="display:block;border-radius:6px">'
+        f'<figcaption dir="auto">{html.escape(word)} <small>{note}</small>'
+        "</figcaption></figure>"
+        for word, note, weights in _tiles(caption)
+    )
     head = notebook_headline(caption, sentence(caption.text))
-    return f"<div>{head}{''.join(tiles)}</div>"
+    return f"<div>{head}{tiles}</div>"
 
 
 def sheet(photo, caption):

@@ -61,11 +61,7 @@ IMPROBABLE = "without a caption"
 
 
 def start_tags(text):
-    """Yield the start tags of a page.
-
-    Yields:
-        The place after the name, the name, and the dict of the attributes.
-    """
+    """Yield the place after the name of a start tag, the name, and the attributes."""
     place = 0
     while match := _MARKUP.search(text, place):
         place = match.end()
@@ -97,12 +93,8 @@ def start_tags(text):
 class Page:
     """A page of HTML, and the pictures that it shows.
 
-    Args:
-        data: Bytes of the page. A page in UTF-16 or UTF-32 becomes one in UTF-8.
-        name: Name of the page in errors.
-        folder: Folder of the page.
-        site: Folder of the website; no picture outside of it is read. Addresses that
-            begin with a slash start there.
+    A page in UTF-16 or UTF-32 becomes one in UTF-8. No picture outside of the folder
+    `site` is read; addresses that begin with a slash start there.
 
     Attributes:
         pictures: List of pairs of a place in the page and the source of a picture
@@ -174,10 +166,9 @@ class Page:
         return found
 
     def completed(self, texts):
-        """Return the bytes of the page with alternative texts.
+        """Return the bytes of the page with the texts of a dict.
 
-        Args:
-            texts: Dict from sources to pairs: the text, and whether it is unsure.
+        It has pairs for the sources: the text, and whether it is unsure.
         """
         parts, before = [], 0
         for place, source in self.pictures:
@@ -193,8 +184,7 @@ class Page:
 def complete_page(config):
     """Write a page with its alternative texts, as a `CaptionConfig` describes it.
 
-    Returns:
-        The exit code: 2 if a picture could not be read.
+    The exit code is 2 if a picture could not be read.
     """
     path = _page_of(config)
     folder = Path() if str(path) == STANDARD_INPUT else path.parent

@@ -26,7 +26,6 @@ REPEATED_SHARE = 0.02
 # Stands for combining marks (accents, vowel signs) and joiners, which belong to the
 # letter before them.
 _MARK = "\ufe0f"
-_SURROGATES = re.compile("[\ud800-\udfff]")
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s\b")
 _SPACED = rf"(?:(?!{UNSPACED})\w{_MARK}*)+"
 _WORD = re.compile(rf"'s\b|{_SPACED}(?:['’-]{_SPACED})*|(?={UNSPACED})\w{_MARK}*")
@@ -39,8 +38,7 @@ def tokenize(caption):
     """Split a caption into lower-case words without punctuation, in any script.
 
     In a script without spaces between words, every character is a word. Invisible
-    characters are removed; see `remove_invisible`. A caption is cut to
-    `MAX_CHARACTERS`.
+    characters are removed, and a caption is cut to `MAX_CHARACTERS`.
 
     >>> tokenize("A man's T-shirt, in the sun .")
     ['a', 'man', "'s", 't-shirt', 'in', 'the', 'sun']
@@ -97,11 +95,6 @@ def repeatable_words(captions, vocabulary):
     )
 
 
-def _is_word(value):
-    """Return whether a value of JSON is a text that UTF-8 can encode."""
-    return type(value) is str and not _SURROGATES.search(value)
-
-
 class Vocabulary(StoredTokenizer):
     """Words and their token ids; the first four are special."""
 
@@ -129,7 +122,7 @@ class Vocabulary(StoredTokenizer):
     @classmethod
     def from_files(cls, files):
         words = parse_json(files[VOCABULARY])
-        if type(words) is not list or not all(map(_is_word, words)):
+        if type(words) is not list or not all(type(x) is str for x in words):
             raise UserError(f"{VOCABULARY} must be a list of words")
         return cls(words)
 

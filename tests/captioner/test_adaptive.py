@@ -195,7 +195,7 @@ def test_scheduled_sampling_is_an_error():
 )
 def test_exports_report_the_sentinel(adaptive_captioner, squares, tmp_path):
     import tensorflow as tf
-    from keras_attention_apps.captioner.litert import LiteCaptioner
+    from keras_attention_apps.captioner.captions import LiteCaptioner
 
     adaptive_captioner.save(tmp_path / "model")
     captioner = Captioner.from_preset(tmp_path / "model")

@@ -7,7 +7,6 @@ import pytest
 from keras_attention_apps.captioner import CaptionBatch
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.common.errors import UserError
 
 SCORES = ("score", "log_probability", "mean_log_probability")
 
@@ -104,19 +103,6 @@ def test_unreadable_image_is_a_row_with_its_error(
         assert math.isnan(row["score"])
 
 
-def test_row_with_an_error_keeps_it(caption_batch, photographs, expected):
-    photos = np.array([None, photographs[0]], "O")
-
-    damaged, whole = rows(
-        caption_batch({"photo": photos, "error": np.array(["damaged", None], "O")})
-    )
-    (alone,) = rows(caption_batch({"photo": [None], "error": ["damaged"]}))
-
-    check(expected[photographs[0]], whole)
-    assert damaged["error"] == alone["error"] == "damaged"
-    assert damaged["caption"] is alone["caption"] is None
-
-
 def test_files_are_read_with_pyarrow(model_folder, photographs, expected, tmp_path):
     fs = pytest.importorskip("pyarrow.fs")
     batch = CaptionBatch(
@@ -133,21 +119,6 @@ def test_files_are_read_with_pyarrow(model_folder, photographs, expected, tmp_pa
 
     check(expected[photographs[0]], found[0])
     assert f"Cannot read {missing!r}" in found[1]["error"]
-
-
-def test_uri_names_its_file_system(caption_batch, photographs, expected):
-    pytest.importorskip("pyarrow.fs")
-
-    (row,) = rows(caption_batch({"photo": [f"file://{photographs[1]}"]}))
-
-    check(expected[photographs[1]], row)
-
-
-def test_missing_column_is_an_error(caption_batch):
-    with pytest.raises(
-        UserError, match=r"expected a column 'photo' in the batch. Received: image"
-    ):
-        caption_batch({"image": []})
 
 
 @pytest.mark.parametrize(

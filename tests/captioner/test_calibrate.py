@@ -88,12 +88,6 @@ def test_a_threshold_and_a_purpose_are_written(
     assert calibration_of(tmp_path / "copy") == config["calibration"]
 
 
-def test_an_average_has_the_calibration_of_no_model(calibrated, tmp_path):
-    assert main(["average", str(tmp_path / "mean"), *[str(calibrated)] * 2]) == 0
-    config = json.loads((tmp_path / "mean" / "config.json").read_text())
-    assert "average_of" in config and "calibration" not in config
-
-
 def test_what_cannot_be_calibrated_is_an_error_at_once(model_folder, squares, capsys):
     data = ["--data", squares]
     error = error_of(main, ["calibrate", model_folder], capsys)

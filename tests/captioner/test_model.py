@@ -5,9 +5,9 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_attention_apps.captioner.network.backbone import Backbone, find_application
+from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.common.network.base import DeepOutput
-from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.text import END, PAD, START
 
 from .conftest import TINY, untrained
 
@@ -26,16 +26,6 @@ def batch(captioner):
     token_ids[0, 1, 3:] = [END, PAD, PAD]
     features = random.normal(size=(IMAGES, 4, 130)).astype("float32")
     return {"features": features, "captions": token_ids}
-
-
-def test_every_word_gets_scores_and_a_map(captioner, batch):
-    outputs = captioner.network(batch)
-
-    words = len(captioner.tokenizer)
-    assert tuple(outputs["logits"].shape) == (IMAGES, CAPTIONS, WORDS, words)
-    assert tuple(outputs["weights"].shape) == (IMAGES, CAPTIONS, WORDS, 4)
-    total = ops.convert_to_numpy(ops.sum(outputs["weights"], axis=-1))
-    np.testing.assert_allclose(total, 1.0, rtol=1e-5)
 
 
 def test_weights_change_when_the_state_changes(captioner, batch):
@@ -221,20 +211,6 @@ def test_attention_supervision_is_added_to_the_loss(captioner, batch):
     assert losses[1] - losses[0] == pytest.approx(0.3 * reported / words, rel=1e-3)
 
 
-def test_training_in_a_graph_is_training_without_one(batch, without_tracing):
-    def losses():
-        network = untrained(dataclasses.replace(TINY, dropout=0.0)).network
-        network.compile(keras.optimizers.SGD(0.5), jit_compile=False)
-        trained = [network.train_on_batch(batch, return_dict=True) for _ in range(2)]
-        return [figures["loss"] for figures in trained]
-
-    first, second = losses()
-
-    assert second < first
-    with without_tracing():
-        assert losses() == pytest.approx([first, second], rel=1e-5)
-
-
 def test_the_search_agrees_with_the_training_pass(captioner, batch):
     found = captioner.search_model(beam_size=3).predict_on_batch(
         {"features": batch["features"]}
@@ -256,19 +232,6 @@ def test_the_search_agrees_with_the_training_pass(captioner, batch):
             ops.convert_to_numpy(outputs["weights"])[row, beam, :length],
             atol=1e-5,
         )
-
-
-def test_a_caption_never_contains_special_words(eager, captioner, batch):
-    found = captioner.search_model().predict_on_batch({"features": batch["features"]})
-
-    assert not np.isin(found["token_ids"], [PAD, START, UNKNOWN]).any()
-
-
-def test_every_application_has_its_preprocessing():
-    for name, build in vars(keras.applications).items():
-        if callable(build):
-            assert find_application(name)[0] is build
-            assert callable(find_application(name)[1])
 
 
 @pytest.fixture(scope="module")
@@ -295,26 +258,3 @@ def test_batch_normalisation_stays_in_inference_mode_while_training(mobilenet):
         np.testing.assert_array_equal(old, new)
     second = ops.convert_to_numpy(mobilenet(images, training=False))
     np.testing.assert_allclose(first, second, atol=1e-6)
-
-
-def test_a_backbone_starts_from_a_file(mobilenet, tmp_path):
-    mobilenet.cnn.save_weights(tmp_path / "start.weights.h5")
-    again = Backbone("MobileNetV2", 64, tmp_path / "start.weights.h5")
-
-    np.testing.assert_array_equal(
-        mobilenet.cnn.get_weights()[0], again.cnn.get_weights()[0]
-    )
-
-
-def test_an_unknown_backbone_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"MobileNetV2.*Received: 'MobileNetV9'"):
-        Backbone("MobileNetV9", 64)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["ResNet50V2", "DenseNet121", "EfficientNetB0"])
-def test_other_applications_serve_as_backbone(name):
-    backbone = Backbone(name, 64)
-    images = np.full((1, 64, 64, 3), 128, "uint8")
-
-    assert tuple(backbone(images).shape) == (1, 4, backbone.depth)

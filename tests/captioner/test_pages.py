@@ -142,13 +142,6 @@ def test_unsure_texts_are_marked(site):
     assert page.completed({}) == b'<img src="red.png"><img src="a blue.png">'
 
 
-def test_improbable_captions_are_left_out(site, model_folder, capsys):
-    page = b'<img src="red.png">'
-    options = f"--model={model_folder}", "--min-score=-0.001"
-    assert written(site, page, *options) == (0, page)
-    assert "1 without a caption" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -171,11 +164,6 @@ def test_options_that_do_not_fit_are_errors(site, options, message, capsys):
 
     assert message in capsys.readouterr().err
     assert {x: x.read_bytes() for x in site.iterdir()} == before
-
-
-def test_two_pages_are_an_error(site, capsys):
-    assert main(["caption", "a.html", "b.html", "--format=html"]) == 2
-    assert "takes one page. Received: 2 paths" in capsys.readouterr().err
 
 
 class Reference(html.parser.HTMLParser):

@@ -66,19 +66,6 @@ def test_a_file_of_weights_may_move_but_not_change(squares, tmp_path, capsys, be
     assert "training: backbone_weights_file was 'digest " in capsys.readouterr().err
 
 
-def test_options_of_no_effect_are_refused_unless_a_training_resumes(
-    squares, tmp_path, capsys, begin, monkeypatch
-):
-    run = command(squares, tmp_path / "run", **{"sampling-schedule": "linear"})
-    assert main(run) == 2
-    assert "--sampling-schedule needs --scheduled-s" in capsys.readouterr().err
-    # A training that an earlier version began.
-    with monkeypatch.context() as patch:
-        patch.setattr(train, "check_needs", lambda *_: None)
-        begin(run)
-    begin(run)
-
-
 @pytest.mark.exhaustive
 def test_a_resumed_training_equals_an_uninterrupted_one(
     eager, squares, tmp_path, monkeypatch

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import requests
+from keras_attention_apps.captioner.captions import LiteCaptioner
 from keras_attention_apps.captioner.config import DEFAULT_MODEL
-from keras_attention_apps.captioner.litert import LiteCaptioner
 from PIL import Image
 from servers import error_of, served
 

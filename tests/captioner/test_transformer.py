@@ -2,24 +2,18 @@
 
 import dataclasses
 import itertools
-import json
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_attention_apps.captioner.commands.export import (
-    save_lite_captioner,
-    write_saved_model,
-)
-from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.captioner.litert import LiteCaptioner
+from keras_attention_apps.captioner.captions import LiteCaptioner
+from keras_attention_apps.captioner.commands.export import save_lite_captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.text import START
-from keras_attention_apps.common.training.runner import SaveEveryEpoch
 
 from .conftest import TINY, untrained
-from .trainings import check_history, command
+from .trainings import command
 
 TRANSFORMER = dataclasses.replace(
     TINY, decoder="transformer", embedding_units=6, heads=2, decoder_layers=2
@@ -41,13 +35,6 @@ IMAGES, CAPTIONS, WORDS, REGIONS = 2, 3, 5, 4
 @pytest.fixture(scope="module")
 def captioner():
     return untrained(TRANSFORMER)
-
-
-@pytest.fixture(scope="module")
-def folder(captioner, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models") / "transformer"
-    captioner.save(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -123,23 +110,6 @@ def test_a_configuration_counts_no_more_weights_than_there_are(decoder):
     assert 0.7 * counted < config.fewest_weights(13) <= counted
 
 
-def test_the_command_prints_captions_and_writes_overlays(
-    eager, folder, photographs, tmp_path, capsys
-):
-    options = ["--json", "--n-best", "2", "--overlay", tmp_path / "overlays"]
-    arguments = ["caption", *photographs, "--model", folder, *options]
-    assert main([*map(str, arguments)]) == 0
-
-    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [entry["image"] for entry in entries] == [*map(str, photographs)]
-    for entry in entries:
-        for caption in entry["captions"]:
-            maps = np.array(caption["attention"])
-            assert maps.shape == (len(caption["words"]), 2, 2)
-            np.testing.assert_allclose(maps.sum(axis=(1, 2)), 1.0, atol=1e-3)
-    assert len([*(tmp_path / "overlays").iterdir()]) == len(photographs)
-
-
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -151,32 +121,6 @@ def test_invalid_options_are_errors(squares, tmp_path, capsys, changes, message)
     arguments = command(squares, tmp_path / "run", SIZES, **changes)
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_transformer_cannot_have_hard_attention(folder, capsys):
-    with pytest.raises(ValueError, match=r"attention must be soft .* Received: hard"):
-        Captioner.from_preset(folder, attention="hard")
-
-
-@pytest.mark.slow
-def test_every_phase_continues_after_an_interruption(
-    eager, squares, tmp_path, monkeypatch
-):
-    save = SaveEveryEpoch.on_epoch_end
-    changes = {"epochs": 1, "fine-tune-epochs": 0, "batch-images": 12}
-
-    def interrupt(self, *args, **kwargs):
-        save(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
-    whole, halted = tmp_path / "whole", tmp_path / "halted"
-    assert main(command(squares, whole, SIZES, **changes)) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
-        codes = [main(command(squares, halted, SIZES, **changes)) for _ in range(2)]
-    assert codes == [130, 130]
-    assert main(command(squares, halted, SIZES, **changes)) == 0
-    check_history(halted, whole)
 
 
 @pytest.mark.exhaustive
@@ -194,22 +138,6 @@ def test_a_litert_file_gives_the_same_captions(captioner, photographs, tmp_path)
         for one, other in zip(lite, ours, strict=True):
             assert one.score == pytest.approx(other.score, abs=1e-4)
             np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs TensorFlow")
-def test_a_saved_model_gives_the_same_captions(captioner, photographs, tmp_path):
-    import tensorflow as tf
-
-    write_saved_model(captioner, captioner.search_model(), tmp_path / "served")
-    loaded = tf.saved_model.load(tmp_path / "served")
-    found = loaded.serve(tf.constant([path.read_bytes() for path in photographs]))
-
-    for row, caption in enumerate(captioner.caption(photographs)):
-        assert found["caption"][row].numpy().decode() == caption.text
-        words = len(caption.words)
-        maps = found["attention"][row, :words].numpy()
-        np.testing.assert_allclose(maps, caption.weights, atol=1e-4)
 
 
 @pytest.mark.parametrize("config", [TINY, TRANSFORMER])
