@@ -14,6 +14,7 @@ from html import escape
 import numpy as np
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.text import (
+    block_diagonal,
     clean,
     join_sentences,
     split_sentences,
@@ -33,7 +34,7 @@ class _Tag:
         start, end: Its place in the text, counted in characters that are not spaces.
         children: The tags and units inside it, in order.
         is_unit: Whether it is a unit, which has no text.
-        spaces: Whether a unit has white space before it, and after it.
+        before, after: Whether a unit has white space before it, and after it.
     """
 
     value: object
@@ -41,23 +42,17 @@ class _Tag:
     end: int = 0
     children: list = dataclasses.field(default_factory=list)
     is_unit: bool = False
-    spaces: tuple = (False, False)
+    before: bool = False
+    after: bool = False
 
 
-@dataclasses.dataclass
 class _Word:
     """A word: its place in a text, and that of its letters, without punctuation."""
 
-    start: int
-    end: int
-    core_start: int
-    core_end: int
-
-    @classmethod
-    def of(cls, word, start):
+    def __init__(self, word, start):
         letters = [i for i, x in enumerate(word) if x.isalnum()] or [0, len(word) - 1]
-        end = start + len(word)
-        return cls(start, end, start + letters[0], start + letters[-1] + 1)
+        self.start, self.end = start, start + len(word)
+        self.core_start, self.core_end = start + letters[0], start + letters[-1] + 1
 
 
 def translate_runs(translator, runs, **options):
@@ -74,7 +69,7 @@ def translate_runs(translator, runs, **options):
     """
     parsed = [_Run(events, translator) for events in runs]
     sentences = [x for run in parsed for x in run.sentences]
-    wanted = list(dict.fromkeys(x for x in sentences if _has_letters(x)))
+    wanted = [x for x in dict.fromkeys(sentences) if any(map(str.isalpha, x))]
     found = {}
     if wanted:
         translations = translator.translate(wanted, split=False, **options)
@@ -87,39 +82,42 @@ class _Run:
 
     def __init__(self, events, translator):
         self.root = _Tag(None)
-        open_tags, text = [self.root], ""
+        open_tags, units, text, raw, count = [self.root], [], "", "", 0
         first, last = "".join(_edge(events)), "".join(_edge(events[::-1])[::-1])
         self.leading = first[: len(first) - len(first.lstrip())]
-        has_unit = any(kind == "unit" for kind, _ in events)
-        is_blank = not has_unit and not last.strip()
-        self.trailing = "" if is_blank else last[len(last.rstrip()) :]
-        count = 0
-        for i, (kind, value) in enumerate(events):
+        for kind, value in events:
             if kind == "text":
                 cleaned = clean(value)
                 begins, ends = value[:1].isspace(), value[-1:].isspace()
+                if value:
+                    raw = value
+                    for unit in units:
+                        unit.after = begins
+                    units = []
                 if cleaned.startswith(_CLOSING) and text.endswith("\0"):
                     # Punctuation after a unit follows the word before it.
                     text = text.rstrip("\0 ")
                     begins = False
                 text += f"{' ' * begins}{cleaned}{' ' * ends}"
                 count += len(cleaned.replace(" ", ""))
-            elif kind == "open":
-                open_tags.append(_Tag(value, count))
-                open_tags[-2].children.append(open_tags[-1])
             elif kind == "close":
                 open_tags.pop().end = count
             else:
-                spaces = _spaces_around(events, i)
-                unit = _Tag(value, count, count, is_unit=True, spaces=spaces)
-                open_tags[-1].children.append(unit)
+                tag = _Tag(value, count, count, is_unit=kind == "unit")
+                open_tags[-1].children.append(tag)
+                if kind == "open":
+                    open_tags.append(tag)
+                    continue
+                tag.before = raw[-1:].isspace()
+                units.append(tag)
                 # Nothing but a unit may separate two words.
                 text += " \0"
         self.root.end = count
-        self.text = clean(text.replace("\0", ""))
+        is_blank = not last.strip() and all(kind != "unit" for kind, _ in events)
+        self.trailing = "" if is_blank else last[len(last.rstrip()) :]
         self.sentences = [
             part
-            for sentence in split_sentences(self.text)
+            for sentence in split_sentences(clean(text.replace("\0", "")))
             for part in fitting_parts(sentence, translator)
             if part
         ]
@@ -127,7 +125,6 @@ class _Run:
     def translated(self, translations):
         """Return the events of the translation, from those of the sentences, a dict."""
         sources, texts, words, blocks = [], [], [], []
-        place = 0
         for sentence in self.sentences:
             one = translations.get(sentence)
             if one is None or not one.words or one.cut:
@@ -139,37 +136,35 @@ class _Run:
                 texts.append(one.text)
                 of_sentence, block = (one.source_words, one.words), one.weights
                 if not block.any():
-                    block = _diagonal(*block.shape)
-            for word in of_sentence[0]:
-                sources.append(_Word.of(word, place))
-                place += len(word)
+                    # Without attention, words are aligned in their order.
+                    rows, columns = block.shape
+                    block = np.eye(columns)[np.arange(rows) * columns // max(rows, 1)]
+            sources += of_sentence[0]
             words += of_sentence[1]
             blocks.append(symmetric(block))
         text, targets, place = join_sentences(texts), [], 0
         for word in words:
-            place = max(text.find(word, place), place)
-            targets.append(_Word.of(word, place))
-            place += len(word)
-        weights = np.zeros((len(targets), len(sources)))
-        row = column = 0
-        for block in blocks:
-            rows, columns = block.shape
-            weights[row : row + rows, column : column + columns] = block
-            row, column = row + rows, column + columns
-        transfer = _Transfer(text, sources, targets, weights)
-        events = transfer.events(self.root)
-        ends = [("text", self.leading)], [("text", self.trailing)]
-        return [x for x in (*ends[0], *events, *ends[1]) if x[1] != ""]
+            targets.append(_Word(word, max(text.find(word, place), place)))
+            place = targets[-1].end
+        begins = itertools.accumulate(map(len, sources), initial=0)
+        sources = [_Word(*x) for x in zip(sources, begins, strict=False)]
+        transfer = _Transfer(text, sources, targets, block_diagonal(blocks))
+        events = transfer.inside(self.root, (0, len(text)), (0, len(targets)))
+        events = [("text", self.leading), *events, ("text", self.trailing)]
+        return [x for x in events if x[1] != ""]
+
+
+def _edge(events):
+    """Return the texts before the first unit."""
+    edge = itertools.takewhile(lambda event: event[0] != "unit", events)
+    return [x for kind, x in edge if kind == "text"]
 
 
 class _Transfer:
-    """Places of the tags of a source in its translation.
+    """Places of the tags of a source in its translation, a text.
 
-    Args:
-        text: The translation.
-        sources: The `_Word`s of the source, counted without spaces.
-        targets: The `_Word`s of the translation.
-        weights: Joint alignment weights `(targets, sources)`.
+    The `_Word`s of the source are counted without spaces; the joint alignment weights
+    are `(targets, sources)`.
     """
 
     def __init__(self, text, sources, targets, weights):
@@ -180,48 +175,35 @@ class _Transfer:
         # Sums over the source words before each, which many units of one text need.
         self.sums = np.pad(np.cumsum(self.shares, axis=1), ((0, 0), (1, 0)))
 
-    def events(self, root):
-        """Return the events of the translation of a run with a root tag."""
-        found = []
-        self._emit(root, (0, len(self.text)), (0, len(self.targets)), found)
-        return found
-
-    def _emit(self, tag, places, words, found):
-        """Append the events inside a tag, which has some places and target words."""
-        inside, taken = [], []
-        for child in tag.children:
-            if not child.is_unit:
-                span = self._words_of(child, words, taken)
-                if span[0] < span[1]:
-                    taken.append(span)
-                inside.append((*self._places(child, span, places), 1, child, span))
-        for child in tag.children:
+    def inside(self, tag, places, words):
+        """Return the events inside a tag, which has some places and target words."""
+        parts, taken = [], []
+        for child in sorted(tag.children, key=lambda child: child.is_unit):
             if child.is_unit:
                 place = self._place_of_unit(child, tag, words, taken, places)
-                inside.append((place, place, 0, child, None))
+                parts.append((place, place, 0, child, None))
+                continue
+            span, place = self._enclosed(child, words, places, taken)
+            if span[0] < span[1]:
+                taken.append(span)
+            parts.append((*place, 1, child, span))
         # The sort is stable: units in one place keep their order.
-        inside.sort(key=lambda x: x[:3])
-        place, end = places
-        for start, stop, _, child, span in inside:
+        parts.sort(key=lambda x: x[:3])
+        events, (place, end) = [], places
+        for start, stop, _, child, span in parts:
             start, stop = max(start, place), min(max(stop, start, place), end)
-            found.append(("text", self.text[place:start]))
+            events.append(("text", self.text[place:start]))
             if child.is_unit:
-                self._emit_unit(child, start, found)
+                # It has spaces around it where the source has them.
+                before = " " if child.before and self.text[:start][-1:].strip() else ""
+                after = " " if child.after and self.text[start:][:1].strip() else ""
+                content = ("text", before), ("unit", child.value), ("text", after)
             else:
-                found.append(("open", child.value))
-                self._emit(child, (start, stop), span, found)
-                found.append(("close", child.value))
+                content = self.inside(child, (start, stop), span)
+                content = ("open", child.value), *content, ("close", child.value)
+            events += content
             place = max(stop, start)
-        found.append(("text", self.text[place:end]))
-
-    def _emit_unit(self, unit, place, found):
-        """Append a unit, with spaces where the source has them."""
-        before, after = self.text[:place], self.text[place:]
-        lacks_before = before and not before[-1].isspace()
-        lacks_after = after and not after[0].isspace()
-        found.append(("text", " " if unit.spaces[0] and lacks_before else ""))
-        found.append(("unit", unit.value))
-        found.append(("text", " " if unit.spaces[1] and lacks_after else ""))
+        return [*events, ("text", self.text[place:end])]
 
     def _source_words(self, tag):
         """Return the indices of the source words whose letters a tag has."""
@@ -231,18 +213,41 @@ class _Transfer:
             if word.core_start < tag.end and word.core_end > tag.start
         ]
 
-    def _words_of(self, tag, words, taken):
-        """Return the range of target words that a tag encloses.
+    def _enclosed(self, tag, words, places, taken):
+        """Return the target words, and the places in the text, that a tag encloses.
 
-        A word belongs to it if most of its weight is on the words of the tag. The range
-        has the largest sum of the shares above one half.
+        Both are pairs of a begin and an end, within those of its parent and without the
+        `taken` words. Punctuation around the words is inside of the tag if it is in the
+        source.
         """
-        own = self._source_words(tag)
-        begin, end = words
-        if not own or begin == end:
-            return begin, begin
+        own, (begin, end) = self._source_words(tag), words
         if len(own) == len(self.sources):
-            return words
+            return words, places
+        words, start, stop = (begin, begin), places[0], places[0]
+        if own and begin < end:
+            words = self._best_words(own, begin, end, taken)
+        if words[0] < words[1]:
+            first, last = self.targets[words[0]], self.targets[words[1] - 1]
+            before, after = self.sources[own[0]], self.sources[own[-1]]
+            has_before = tag.start <= before.start < before.core_start
+            has_after = tag.end >= after.end > after.core_end
+            start = first.start if has_before else first.core_start
+            stop = last.end if has_after else last.core_end
+        elif not own and tag.start < tag.end:
+            # It has punctuation alone.
+            i = next(i for i, word in enumerate(self.sources) if tag.start < word.end)
+            word = self.targets[int(self.weights[:, i].argmax())]
+            is_before = tag.start < self.sources[i].core_start
+            start = word.start if is_before else word.core_end
+            stop = word.core_start if is_before else word.end
+        return words, tuple(min(max(x, places[0]), places[1]) for x in (start, stop))
+
+    def _best_words(self, own, begin, end, taken):
+        """Return the range of target words that translate some source words.
+
+        A word belongs to it if most of its weight is on these. The range has the
+        largest sum of the shares above one half.
+        """
         sums = self.weights[:, own].sum(axis=1)
         gains = sums / self.totals - 0.5
         free = np.zeros(len(gains), "bool")
@@ -261,36 +266,6 @@ class _Transfer:
             j = int(np.where(free, sums, -1).argmax())
             chosen = (j, j + 1) if free[j] else (begin, begin)
         return chosen
-
-    def _places(self, tag, words, places):
-        """Return the begin and the end of a tag in the text, within some places.
-
-        Punctuation around its words is inside of the tag if it is in the source.
-        """
-        own = self._source_words(tag)
-        if len(own) == len(self.sources):
-            return places
-        if not own and tag.start < tag.end:
-            return self._punctuation(tag, places)
-        first, last = words
-        if first == last:
-            # Nothing translates it.
-            return places[0], places[0]
-        begin, end = self.targets[first], self.targets[last - 1]
-        before, after = self.sources[own[0]], self.sources[own[-1]]
-        has_before = tag.start <= before.start < before.core_start
-        has_after = tag.end >= after.end > after.core_end
-        start = begin.start if has_before else begin.core_start
-        stop = end.end if has_after else end.core_end
-        return max(start, places[0]), min(stop, places[1])
-
-    def _punctuation(self, tag, places):
-        """Return the begin and the end of a tag that has punctuation alone."""
-        i = next(i for i, word in enumerate(self.sources) if tag.start < word.end)
-        word = self.targets[int(self.weights[:, i].argmax())]
-        before = tag.start < self.sources[i].core_start
-        found = (word.start, word.core_start) if before else (word.core_end, word.end)
-        return tuple(min(max(x, places[0]), places[1]) for x in found)
 
     def _place_of_unit(self, unit, parent, words, taken, places):
         """Return the place of a unit: a gap between the words of its parent.
@@ -324,44 +299,17 @@ class _Transfer:
         gap = begin + int(scores.argmax())
         if within and gap > begin:
             return self.targets[gap - 1].core_end
-        if unit.spaces[0] and gap < end:
+        if unit.before and gap < end:
             return max(self.targets[gap].start, places[0])
         return self.targets[gap - 1].end if gap > begin else places[0]
-
-
-def _diagonal(rows, columns):
-    """Return the weights of an alignment in the order of the words."""
-    return np.eye(columns)[np.arange(rows) * columns // max(rows, 1)]
-
-
-def _has_letters(text):
-    return any(map(str.isalpha, text))
-
-
-def _edge(events):
-    """Return the texts before the first unit."""
-    edge = itertools.takewhile(lambda event: event[0] != "unit", events)
-    return [x for kind, x in edge if kind == "text"]
-
-
-def _spaces_around(events, place):
-    """Return whether there is white space before an event, and after it."""
-
-    def begins(others, edge):
-        text = next((x for kind, x in others if kind == "text" and x), "")
-        return text[edge : edge + 1 or None].isspace() if text else False
-
-    return begins(reversed(events[:place]), -1), begins(events[place + 1 :], 0)
 
 
 def fitting_parts(sentence, translator):
     """Return parts of a sentence that are not too long for a model."""
     words = sentence.split()
-    if len(translator.tokenizer.encode(sentence)) <= translator.max_length:
-        return [sentence]
-    if len(words) < 2:
-        return [sentence]
     half = len(words) // 2
+    if not half or len(translator.tokenizer.encode(sentence)) <= translator.max_length:
+        return [sentence]
     parts = " ".join(words[:half]), " ".join(words[half:])
     return [x for part in parts for x in fitting_parts(part, translator)]
 
@@ -426,10 +374,7 @@ def translate_html(translator, text, *, language=None, **options):
 
 
 def parsed(text):
-    """Return the root of the elements of a page, or of a part of one.
-
-    It is `None` if there is neither text nor an element.
-    """
+    """Return the root of a page, or of a part of one; `None` if it is empty."""
     html = _lxml()
     is_page = _DOCUMENT.search(text)
     text = _INVALID.sub("\ufffd", text)
@@ -447,10 +392,7 @@ def parsed(text):
 
 
 def _serialized(tree):
-    """Return a tree as text, with its attributes as they were.
-
-    The library would escape characters of addresses.
-    """
+    """Return a tree as text; the library alone would escape characters of addresses."""
     html, addresses = _lxml(), []
     for element in tree.iter(html.etree.Element):
         for name in element.keys() if isinstance(element.tag, str) else ():
@@ -472,10 +414,7 @@ def _lxml():
 
 
 def _containers(root):
-    """Yield elements with text of their own, and their parts.
-
-    A part is a run, or a child that is a block.
-    """
+    """Yield elements with text, and their parts: runs, and children that are blocks."""
     waiting = [root]
     while waiting:
         element = waiting.pop()
@@ -531,7 +470,8 @@ def _events(element):
 
 def _fill(element, parts):
     """Replace the content of an element by translated runs and blocks."""
-    _clear(element)
+    element.text = None
+    del element[:]
     for part in parts:
         if not isinstance(part, list):
             _append(element, part)
@@ -545,14 +485,9 @@ def _fill(element, parts):
             else:
                 _append(inner[-1], value)
                 if kind == "open":
-                    _clear(value)
+                    value.text = None
+                    del value[:]
                     inner.append(value)
-
-
-def _clear(element):
-    element.text = None
-    for child in list(element):
-        element.remove(child)
 
 
 def _append(parent, element):
@@ -614,33 +549,27 @@ def translate_subtitles(translator, text, **options):
     """
     lines = text.split("\n")
     texts = [_Lines(lines, *place) for place in _places_of_texts(lines)]
-    runs, groups = [], []
-    for group in _sentences_of(texts):
-        run = []
-        for one in group:
-            run += [*one.events, ("text", " "), ("unit", _DIVISION), ("text", " ")]
-        groups.append(group)
-        runs.append(run[:-3])
-    for group, run in zip(
-        groups, translate_runs(translator, runs, **options), strict=True
-    ):
-        divided = [[]]
-        for event in run:
-            if event[1] is _DIVISION:
-                divided.append([])
-            else:
-                divided[-1].append(event)
-        for one, events in zip(group, divided, strict=True):
-            one.translation = one.broken(events)
-    replaced, place = [], 0
+    groups, runs = [[]], [[]]
     for one in texts:
-        replaced += [*lines[place : one.begin], *one.translation]
-        place = one.end
-    return "\n".join([*replaced, *lines[place:]])
+        groups[-1].append(one)
+        runs[-1] += [*one.events, *_DIVISION]
+        if _SENTENCE_END.search(one.plain) or len(groups[-1]) == MAX_SUBTITLES:
+            groups.append([])
+            runs.append([])
+    runs = [run[: -len(_DIVISION)] for run in runs]
+    translated = translate_runs(translator, runs, **options)
+    for group, events in zip(groups, translated, strict=True):
+        is_division = [event == _DIVISION[1] for event in events]
+        ends = [i for i, x in enumerate(is_division) if x]
+        for one, begin, end in zip(group, [-1, *ends], [*ends, None], strict=False):
+            one.translation = one.broken(events[begin + 1 : end])
+    for one in reversed(texts):
+        lines[one.begin : one.end] = one.translation
+    return "\n".join(lines)
 
 
 # Where a subtitle ends within a run.
-_DIVISION = object()
+_DIVISION = ("text", " "), ("unit", object()), ("text", " ")
 
 
 def _places_of_texts(lines):
@@ -666,16 +595,6 @@ def _places_of_texts(lines):
         place = end
 
 
-def _sentences_of(texts):
-    """Return groups of successive texts whose last one ends a sentence."""
-    groups = [[]]
-    for one in texts:
-        groups[-1].append(one)
-        if _SENTENCE_END.search(one.plain) or len(groups[-1]) == MAX_SUBTITLES:
-            groups.append([])
-    return [group for group in groups if group]
-
-
 class _Lines:
     """Lines of text of a subtitle."""
 
@@ -695,21 +614,19 @@ class _Lines:
     def broken(self, events):
         """Return the lines of a translation, with breaks at some of its spaces."""
         shown = "".join(x for kind, x in events if kind == "text")
-        shift = len(shown) - len(shown.lstrip())
-        shown = shown.strip()
-        breaks = {shift + x for x in _breaks(shown, self.width, self.count)}
-        lines, place = [self.dash], 0
+        begin, end = len(shown) - len(shown.lstrip()), len(shown.rstrip())
+        breaks = {begin + x for x in _breaks(shown.strip(), self.width, self.count)}
+        characters = iter(
+            "\n" if i in breaks else x if begin <= i < end else ""
+            for i, x in enumerate(shown)
+        )
+        text = self.dash
         for kind, value in events:
-            if kind != "text":
-                lines[-1] += {"open": value[0], "close": value[1]}.get(kind, value)
-                continue
-            for character in value:
-                if place in breaks:
-                    lines.append("")
-                elif shift <= place < shift + len(shown):
-                    lines[-1] += character
-                place += 1
-        return [line + self.ending for line in lines]
+            if kind == "text":
+                text += "".join(itertools.islice(characters, len(value)))
+            else:
+                text += {"open": value[0], "close": value[1]}.get(kind, value)
+        return [line + self.ending for line in text.split("\n")]
 
 
 def _subtitle_events(text):

@@ -4,8 +4,8 @@ import functools
 import io
 import itertools
 import re
-import threading
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from keras_attention_apps.common.errors import UserError
@@ -29,13 +29,9 @@ BLANKS = (
 )
 
 _BLANKS = re.compile(BLANKS)
-
 _SURROGATES = re.compile("[\ud800-\udfff]")
-
 WORD_BEGIN = "\u2581"
-
 SUBWORDS = "subwords.model"
-
 # Maximum number of sentences from which subwords are learned.
 MAX_SENTENCES = 2_000_000
 # Subwords are learned from sentences that are cut to at most this many characters,
@@ -95,15 +91,26 @@ class Subwords(StoredTokenizer):
 
     def __init__(self, model):
         import sentencepiece
+        from google.protobuf.message import DecodeError
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
         self.model = model
         if not model:
             # SentencePiece would crash.
             raise UserError("not a SentencePiece model: there are no bytes")
-        _check_tables(model)
         try:
+            parsed = ModelProto.FromString(model)
+            # SentencePiece reads memory outside of a crafted table. `train` makes
+            # models without one, since `clean` normalises texts.
+            specs = parsed.normalizer_spec, parsed.denormalizer_spec
+            if any(spec.precompiled_charsmap for spec in specs):
+                raise UserError(
+                    "expected a SentencePiece model without a table of a normalisation,"
+                    " such as one that was trained with "
+                    "normalization_rule_name=identity"
+                )
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
+        except (DecodeError, RuntimeError) as error:
             raise UserError(f"not a SentencePiece model: {error}") from error
         tokens = ("pad_id", "bos_id", "eos_id", "unk_id")
         special = [getattr(self._processor, token)() for token in tokens]
@@ -123,22 +130,23 @@ class Subwords(StoredTokenizer):
             if self._processor.is_byte(i)
         }
         controls = {f"<0x{byte:02X}>" for byte in (*range(33), 127)}
-        self.banned = (
-            PAD,
-            START,
-            UNKNOWN,
-            *(i for i, piece in enumerate(self.pieces) if piece in controls),
-        )
+        spelt = [i for i, piece in enumerate(self.pieces) if piece in controls]
+        self.banned = PAD, START, UNKNOWN, *spelt
 
     @classmethod
     def train(cls, sentences, size, *, character_coverage=1.0):
         """Learn subwords."""
         import sentencepiece
 
-        model = io.BytesIO()
+        length, model = MAX_SENTENCE_LENGTH, io.BytesIO()
+        parts = (
+            sentence[begin : begin + length]
+            for sentence in sentences
+            for begin in range(0, len(sentence), length)
+        )
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=_cut(sentences),
+                sentence_iterator=parts,
                 model_writer=model,
                 model_type="bpe",
                 # SentencePiece's error for a smaller size is incomprehensible.
@@ -185,10 +193,7 @@ class Subwords(StoredTokenizer):
         return len(self.pieces)
 
     def encode(self, text):
-        """Return the token ids of a text, ending with END.
-
-        A text is cut to `MAX_CHARACTERS`.
-        """
+        """Return the token ids of a text, which is cut, ending with END."""
         return [*self._processor.encode(clean(text[:MAX_CHARACTERS])), END]
 
     def encode_within(self, text):
@@ -215,41 +220,25 @@ class Subwords(StoredTokenizer):
             return [[*ids, END] for ids in self._processor.encode(texts)]
         import sentencepiece
 
-        found = []
-
-        def encode():
+        def sampled():
             sentencepiece.set_random_generator_seed(seed)
-            found.extend(
-                self._processor.encode(
-                    texts,
-                    enable_sampling=True,
-                    nbest_size=-1,
-                    alpha=dropout,
-                    num_threads=1,
-                )
-            )
+            options = {"enable_sampling": True, "nbest_size": -1, "num_threads": 1}
+            return self._processor.encode(texts, alpha=dropout, **options)
 
         # The generator is local to a thread, and takes the seed when the thread starts.
-        thread = threading.Thread(target=encode)
-        thread.start()
-        thread.join()
-        return [[*ids, END] for ids in found]
+        with ThreadPoolExecutor(1) as thread:
+            return [[*ids, END] for ids in thread.submit(sampled).result()]
 
     def decode(self, token_ids):
         """Return the text of token ids up to END, which is left out."""
         return " ".join(map(self._text, self._between_blanks(token_ids)))
 
     def words(self, token_ids):
-        """Return the words of token ids up to END, which is left out.
+        """Return the words of token ids up to END, and the index of each token's word.
 
         Words are separated by spaces. In a script without spaces, each subword, or each
         character that consists of byte subwords, is a word, with the punctuation after
         it. Adjacent words of other scripts are separate words.
-
-        Returns:
-            words: List of strings without spaces. `decode` returns the text with the
-                spaces between them.
-            places: Integer array: for each token the index of its word.
         """
         words, places = [], []
         for tokens in self._between_blanks(token_ids):
@@ -317,61 +306,23 @@ class Subwords(StoredTokenizer):
         return clean(self._processor.decode(tokens)).replace(" ", "")
 
 
-def _check_tables(model):
-    """Raise a `UserError` if a SentencePiece model has a table of a normalisation.
-
-    SentencePiece reads memory outside of a crafted table. `train` makes models without
-    one, since `clean` normalises texts.
-    """
-    from google.protobuf.message import DecodeError
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto
-
-    try:
-        found = ModelProto.FromString(model)
-    except DecodeError as error:
-        raise UserError(f"not a SentencePiece model: {error}") from error
-    options = found.normalizer_spec, found.denormalizer_spec
-    if any(x.precompiled_charsmap for x in options):
-        raise UserError(
-            "expected a SentencePiece model without a table of a normalisation, such "
-            "as one that was trained with normalization_rule_name=identity"
-        )
-
-
-def _cut(sentences):
-    for sentence in sentences:
-        for begin in range(0, len(sentence), MAX_SENTENCE_LENGTH):
-            yield sentence[begin : begin + MAX_SENTENCE_LENGTH]
-
-
 def merge_weights(weights, source_places, target_places):
     """Merge attention weights of subwords into attention weights of words.
 
     The weight of a source word is the sum over its subwords; that of a target word the
-    mean over its subwords.
-
-    Args:
-        weights: Array `(T, S)` over subwords, with further rows and columns of padding.
-        source_places, target_places: For each subword the index of its word.
-
-    Returns:
-        Array `(target words, source words)`.
+    mean over its subwords. The places are the index of the word of each subword; the
+    array `(T, S)` over subwords may have further rows and columns of padding.
 
     >>> weights = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
     >>> merge_weights(weights, [0, 0, 1], [0, 0]).round(2).tolist()
     [[0.5, 0.5]]
     """
-    source_places = np.asarray(source_places, "int32")
-    target_places = np.asarray(target_places, "int32")
-    sources = 1 + max(source_places, default=-1)
-    targets = 1 + max(target_places, default=-1)
-    merged = np.zeros((targets, sources))
-    weights = np.asarray(weights, "float64")
-    rows = weights[: len(target_places), : len(source_places)]
-    np.add.at(
-        merged, (target_places[:, None], source_places[None, : rows.shape[1]]), rows
-    )
-    counts = np.bincount(target_places, minlength=targets)
+    sources = np.asarray(source_places, "int32")
+    targets = np.asarray(target_places, "int32")
+    merged = np.zeros((1 + max(targets, default=-1), 1 + max(sources, default=-1)))
+    rows = np.asarray(weights, "float64")[: len(targets), : len(sources)]
+    np.add.at(merged, (targets[:, None], sources[None, : rows.shape[1]]), rows)
+    counts = np.bincount(targets, minlength=len(merged))
     # In half precision, the sum of a row may slightly exceed one.
     return np.minimum(merged / np.maximum(counts, 1)[:, None], 1.0)
 
@@ -382,10 +333,6 @@ def alignment_of(weights, end_weights=0.0):
     Returns pairs (source, target). A target word has no pair if all its weights are
     zero or NaN, or if its weight of the end token is larger than those of all words.
 
-    Args:
-        weights: Array `(target words, source words)`.
-        end_weights: Array `(target words,)`, the weights of the end token.
-
     >>> alignment_of(np.array([[0.1, 0.6], [0.2, 0.1], [0.8, 0.2]]), [0.3, 0.7, 0.0])
     [(1, 0), (0, 2)]
     """
@@ -395,6 +342,19 @@ def alignment_of(weights, end_weights=0.0):
     (targets,) = np.nonzero((largest > 0) & (largest >= end_weights))
     best = weights[targets].argmax(axis=1)
     return list(zip(best.tolist(), targets.tolist(), strict=True))
+
+
+def block_diagonal(blocks):
+    """Return one array of the weights of several sentences, zero between them."""
+    weights = np.zeros(
+        np.sum([x.shape for x in blocks], axis=0, dtype=int).tolist() or (0, 0)
+    )
+    row = column = 0
+    for block in blocks:
+        rows, columns = block.shape
+        weights[row : row + rows, column : column + columns] = block
+        row, column = row + rows, column + columns
+    return weights
 
 
 def symmetric(weights):
@@ -418,19 +378,11 @@ def symmetric(weights):
 
 
 def aligned_words(weights, source_words):
-    """Return the target words that translate some words of the source.
+    """Return the target words that translate some words of the source, a range.
 
     They are the word with the largest weights in both directions, see `symmetric`, and,
     if there are several source words, adjacent words whose largest weight is on one of
-    them.
-
-    Args:
-        weights: Attention `(target words, source words)`.
-        source_words: Set of indices.
-
-    Returns:
-        Range of indices, of at most as many words as the source has. It is empty if no
-        weight is positive.
+    them; at most as many words as the source has, and none if no weight is positive.
 
     >>> weights = np.array([[0.3, 0.1, 0.6], [0.9, 0.1, 0.0], [0.1, 0.8, 0.1]])
     >>> aligned_words(weights, {0}), aligned_words(weights, {0, 1})
@@ -470,15 +422,11 @@ _OPENING = re.compile(
 )
 
 _WORD = re.compile(r"[^\W\d_]++")
-
 _ALPHANUMERIC = re.compile(r"[^\W_]")
 # Ordinals, Roman numbers, initials, and abbreviations such as U.S.
 _SHORT = re.compile(r"\d{1,2}|[IVXLC]{2,}|[^\W\d_](?:\.[^\W\d_]++)*+")
-
 _AFTER_LETTER = re.compile(r"(?:^| )[^\W\d_]\. $")
-
 _BRACKETS = re.compile("[()\u300c\u300d\u300e\u300f\uff08\uff09]")
-
 _OPEN_BRACKETS = "(\u300c\u300e\uff08"
 
 
@@ -589,9 +537,8 @@ def _is_boundary(text, begin, match):
 
 def pad(token_ids, rows=None, columns=None):
     """Return lists of token ids as one array, padded with PAD."""
-    rows = len(token_ids) if rows is None else rows
-    columns = max(map(len, token_ids)) if columns is None else columns
-    padded = np.full((rows, columns), PAD, "int32")
+    shape = rows or len(token_ids), columns or max(map(len, token_ids))
+    padded = np.full(shape, PAD, "int32")
     for row, ids in zip(padded, token_ids, strict=False):
         row[: len(ids)] = ids
     return padded
