@@ -8,7 +8,7 @@ _MODULES = {
     "Translation": "translations",
     "TranslateBatch": "bulk",
     "Translator": "inference",
-    "LiteTranslator": "litert",
+    "LiteTranslator": "translations",
 }
 __all__ = list(_MODULES)
 

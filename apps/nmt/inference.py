@@ -21,7 +21,7 @@ from keras_attention_apps.nmt.data.glossary import word_continuations
 from keras_attention_apps.nmt.network import build_network
 from keras_attention_apps.nmt.network.base import ForcedDecoding
 from keras_attention_apps.nmt.text import alignment_of, merge_weights, pad
-from keras_attention_apps.nmt.translations import LENGTH_SLACK, BaseTranslator, chunks
+from keras_attention_apps.nmt.translations import BaseTranslator, chunks
 
 from keras_attention import (
     BannedPhrases,
@@ -33,6 +33,11 @@ from keras_attention import (
 
 # Padding of phrases, and of the places where they begin.
 NO_TOKEN = -1
+# Maximum lengths are rounded up to multiples of this, because XLA compiles for each
+# length.
+LENGTH_STEP = 16
+# Extra tokens that the translation of a short sentence may have.
+LENGTH_SLACK = 5
 # At this temperature and below, sampling is greedy search.
 MIN_TEMPERATURE = 1e-6
 
@@ -61,7 +66,6 @@ class Translator(BaseTranslator, Task):
 
     def __init__(self, config, tokenizer, network, **options):
         super().__init__(config, tokenizer, network, **options)
-        self._forced_decoding = None
         if self.copying:
             network.kinds = self.copying.kinds
 
@@ -127,8 +131,20 @@ class Translator(BaseTranslator, Task):
         for batch in chunks(order, batch_size):
             weights = self._forced_attention([encoded[i] for i in batch], batch_size)
             for i, rows in zip(batch, weights, strict=False):
-                found[i] = self._links(*encoded[i], rows)
+                source, target = encoded[i]
+                if self.copying:
+                    target, origins = self.copying.expand(target, source)
+                    rows = rows[origins]
+                places = [self.tokenizer.word_places(side) for side in (source, target)]
+                # The end token is one more word.
+                words = [*places[0], places[0][-1] + 1]
+                merged = merge_weights(rows, words, places[1])
+                found[i] = alignment_of(merged[:, :-1], merged[:, -1])
         return found
+
+    @functools.cached_property
+    def _forced_decoding(self):
+        return ForcedDecoding(self.network, self.jit_compile)
 
     def _forced_attention(self, pairs, batch_size):
         """Return the attention of pairs of token ids, `(B, T, S)`."""
@@ -139,22 +155,10 @@ class Translator(BaseTranslator, Task):
         if self.jit_compile:
             rows = power_of_two(rows, batch_size)
             columns = self._rounded(columns[0]), self._rounded(columns[1] - 1) + 1
-        if self._forced_decoding is None:
-            self._forced_decoding = ForcedDecoding(self.network, self.jit_compile)
         sides = zip((sources, targets), columns, strict=True)
         source, target = (pad(side, rows, width) for side, width in sides)
         inputs = {"source": source, "target": target}
         return predict_rows(self._forced_decoding, inputs)
-
-    def _links(self, source, target, weights):
-        """Return the links of a pair of token ids, from its attention."""
-        if self.copying:
-            target, origins = self.copying.expand(target, source)
-            weights = weights[origins]
-        places = [self.tokenizer.word_places(side) for side in (source, target)]
-        # The end token is one more word.
-        merged = merge_weights(weights, [*places[0], places[0][-1] + 1], places[1])
-        return alignment_of(merged[:, :-1], merged[:, -1])
 
     def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
         columns = max(map(len, token_ids))
@@ -184,24 +188,18 @@ class Translator(BaseTranslator, Task):
 
     def _sampling_model(self, max_length, samples, search, sampling, seed):
         """Return the `SearchModel` that draws samples, seeded for one batch."""
-        ratios = search["min_length_ratio"], search["max_length_ratio"]
-        draws = sampling.sampling_temperature, sampling.sampling_top_k
         generator = keras.random.SeedGenerator(0)
-        model = self._cached_search_model(
-            ("sampling", max_length, samples, *ratios, *draws),
-            functools.partial(
-                sample_search,
-                samples=samples,
-                temperature=max(draws[0], MIN_TEMPERATURE),
-                top_k=draws[1],
-                seed=generator,
-            ),
+        options = {
+            "samples": samples,
+            "temperature": max(sampling.sampling_temperature, MIN_TEMPERATURE),
+            "top_k": sampling.sampling_top_k,
+        }
+        model = self._search_model(
+            functools.partial(sample_search, seed=generator, **options),
             max_length,
+            (search["min_length_ratio"], search["max_length_ratio"]),
+            key=("sampling", *options.values()),
             seed_generator=generator,
-            limit=functools.partial(self._limit, ratios=ratios),
-            constraints=functools.partial(
-                self._constraints, ratio=ratios[0], max_length=max_length
-            ),
         )
         model.seed_generator.state.assign(seed)
         return model
@@ -216,21 +214,38 @@ class Translator(BaseTranslator, Task):
                 place[: len(phrase)] = phrase
         return padded
 
+    def max_target_length(self, length):
+        """Return the maximum number of tokens for a source of `length` tokens."""
+        return self._limits(length)[1]
+
+    def _limits(self, length, min_ratio=0.0, max_ratio=None):
+        """Return the minimum and maximum number of tokens of a translation.
+
+        They depend on the number of tokens of its source; all include END. Without a
+        `max_ratio`, the length ratio of the model applies.
+        """
+        shortest = min(math.ceil(min_ratio * (length - 1)) + 1, self.max_length)
+        if max_ratio is None:
+            ratio = 2.0 if self.length_ratio is None else self.length_ratio
+            longest = self._rounded(ratio * (length + LENGTH_SLACK))
+        else:
+            longest = max(math.floor(max_ratio * (length - 1)) + 1, 2)
+        return shortest, max(min(longest, self.max_length), shortest)
+
+    def _rounded(self, length):
+        """Round a length up to a multiple of `LENGTH_STEP`, up to the maximum."""
+        rounded = max(math.ceil(length / LENGTH_STEP), 1) * LENGTH_STEP
+        return min(rounded, self.max_length)
+
     def max_search_length(self, columns, search, phrases=()):
         """Return the maximum length of a batch of translations.
 
         `columns` is the number of tokens of the longest sentence, `phrases` has for
         each sentence those that its translations contain.
         """
-        longest = self.max_target_length(columns, search.get("max_length_ratio"))
-        shortest = self._min_target_length(columns, search.get("min_length_ratio", 0.0))
+        ratios = search.get("min_length_ratio", 0.0), search.get("max_length_ratio")
         needed = max((sum(map(len, x)) + 1 for x in phrases), default=0)
-        return self._rounded(max(longest, shortest, needed))
-
-    def _min_target_length(self, length, min_length_ratio):
-        """Return the minimum number of tokens for a source of `length` tokens."""
-        shortest = math.ceil(min_length_ratio * (length - 1)) + 1
-        return min(shortest, self.max_length)
+        return self._rounded(max(self._limits(columns, *ratios)[1], needed))
 
     def search_model(
         self,
@@ -246,8 +261,7 @@ class Translator(BaseTranslator, Task):
         Args:
             max_length: Maximum number of tokens; that of the `ModelConfig` if omitted.
                 The limit of each translation also depends on its sentence.
-            min_length_ratio, max_length_ratio: Limits of the length of a translation
-                relative to its source, in subwords; see `TranslationBeamConfig`.
+            min_length_ratio, max_length_ratio: See `TranslationBeamConfig`.
             phrases: Whether there are the inputs `"phrases"`, `(B, C, P)`: token ids of
                 the phrases that the translations contain, padded with `NO_TOKEN`; and
                 `"phrase_begins"`, `(B, C)`: the number of tokens before each of them,
@@ -255,53 +269,48 @@ class Translator(BaseTranslator, Task):
                 the phrases that they do not contain.
             **beam: Further options of `keras_attention.beam_search`.
         """
-        max_length = max_length or self.config.max_length
         beam = {"early_stopping": True, **beam}
-        ratios = min_length_ratio, max_length_ratio
-        return self._cached_search_model(
-            (max_length, *ratios, phrases, *sorted(beam.items())),
+        return self._search_model(
             functools.partial(beam_search, **beam),
-            max_length,
-            limit=functools.partial(self._limit, ratios=ratios),
-            constraints=functools.partial(
-                self._constraints, ratio=min_length_ratio, max_length=max_length
-            ),
+            max_length or self.max_length,
+            (min_length_ratio, max_length_ratio),
+            key=(phrases, *sorted(beam.items())),
         )
 
-    def _limit(self, inputs, ratios):
-        """Maximum number of tokens of each translation, `(B,)`."""
-        shortest, longest = ratios
-        limits = [
-            max(
-                self.max_target_length(n, longest), self._min_target_length(n, shortest)
-            )
-            for n in range(self.config.max_length + 1)
-        ]
-        limit = _by_length(limits, inputs)
-        if "phrases" not in inputs:
-            return limit
-        is_token = keras.ops.cast(inputs["phrases"] != NO_TOKEN, "int32")
-        return keras.ops.maximum(limit, keras.ops.sum(is_token, axis=(1, 2)) + 1)
+    def _search_model(self, search, max_length, ratios, *, key, **options):
+        """Return the `SearchModel` whose translations have limits of their lengths."""
+        limits = [self._limits(n, *ratios) for n in range(self.max_length + 1)]
+        shortest, longest = zip(*limits, strict=True)
 
-    def _constraints(self, inputs, ratio, max_length):
-        """Constraints of the search for these inputs."""
-        constraints = []
-        if ratio:
-            lengths = range(self.config.max_length + 1)
-            shortest = [
-                min(self._min_target_length(n, ratio), max_length) for n in lengths
-            ]
-            constraints.append(MinLength(_by_length(shortest, inputs)))
-        if "phrases" in inputs:
-            constraints.append(
-                RequiredPhrases(
+        def limit(inputs):
+            found = _by_length(longest, inputs)
+            if "phrases" not in inputs:
+                return found
+            is_token = keras.ops.cast(inputs["phrases"] != NO_TOKEN, "int32")
+            return keras.ops.maximum(found, keras.ops.sum(is_token, axis=(1, 2)) + 1)
+
+        def constraints(inputs):
+            found = []
+            if ratios[0]:
+                least = np.minimum(shortest, max_length)
+                found.append(MinLength(_by_length(least, inputs)))
+            if "phrases" in inputs:
+                phrases = RequiredPhrases(
                     inputs["phrases"],
                     not_followed_by=word_continuations(self.tokenizer),
                     begins_at=inputs["phrase_begins"],
                 )
-            )
-            constraints.append(BannedPhrases(inputs["banned_phrases"]))
-        return constraints
+                found += [phrases, BannedPhrases(inputs["banned_phrases"])]
+            return found
+
+        return self._cached_search_model(
+            (max_length, *ratios, *key),
+            search,
+            max_length,
+            limit=limit,
+            constraints=constraints,
+            **options,
+        )
 
 
 def _by_length(numbers, inputs):

@@ -1,10 +1,9 @@
-"""Translations of sentences, whichever runtime computes them."""
+"""Translations of sentences on any runtime, and a translator that runs on LiteRT."""
 
 import collections
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
@@ -15,47 +14,32 @@ from keras_attention_apps.common.hypotheses import (
     check_n_best,
     check_several,
 )
-from keras_attention_apps.common.models import Runtimes
+from keras_attention_apps.common.litert import LiteTask
+from keras_attention_apps.common.models import Runtimes, loading
+from keras_attention_apps.common.options import Length, LengthRatio, Natural
 from keras_attention_apps.common.text import END, has_unspaced
-from keras_attention_apps.nmt.config import PRESETS, SamplingConfig
+from keras_attention_apps.nmt.config import (
+    PRESETS,
+    SamplingConfig,
+    TranslationBeamConfig,
+)
 from keras_attention_apps.nmt.data.copying import Copying
 from keras_attention_apps.nmt.data.glossary import Glossary, count_phrase, encode_phrase
 from keras_attention_apps.nmt.text import (
     Subwords,
     aligned_words,
     alignment_of,
+    block_diagonal,
     join_sentences,
     merge_weights,
+    pad,
     split_sentences,
 )
 
-
-def _on_keras():
-    from keras_attention_apps.nmt.inference import Translator
-
-    return Translator
-
-
-@functools.cache
-def _on_litert():
-    from keras_attention_apps.nmt.litert import LiteTranslator
-
-    return LiteTranslator
-
-
-# To count them, nmt translate reads up to 1,000 lines, and one more, before it
-# translates the first.
-RUNTIMES = Runtimes(_on_keras, _on_litert, max_litert_inputs=1000)
-
 # Sentences are sorted by length within this many batches.
 SORTED_BATCHES = 16
-# Maximum lengths are rounded up to multiples of this, because XLA compiles for each
-# length.
-LENGTH_STEP = 16
 # Maximum number of sentences of a text. Its attention has the size of their square.
 MAX_SENTENCES = 100
-# Extra tokens that the translation of a short sentence may have.
-LENGTH_SLACK = 5
 # The number of tokens before a phrase that may begin everywhere.
 ANYWHERE = -1
 
@@ -124,31 +108,26 @@ class Translation:
         def together(name):
             return [x for one in translations for x in getattr(one, name)]
 
-        source_words, words = together("source_words"), together("words")
-        weights = np.zeros((len(words), len(source_words)), "float32")
-        row = column = 0
-        for one in translations:
-            rows, columns = one.weights.shape
-            weights[row : row + rows, column : column + columns] = one.weights
-            row, column = row + rows, column + columns
+        # Only a calibrated model says whether it is unsure.
+        unsure = [one.unsure for one in translations if one.unsure is not None]
         return cls(
             text=join_sentences(one.text for one in translations),
-            source_words=source_words,
-            words=words,
             score=float(np.mean([one.score for one in translations])),
             log_probability=sum(one.log_probability for one in translations),
-            weights=weights,
+            weights=block_diagonal([one.weights for one in translations]),
             end_weights=np.concatenate([one.end_weights for one in translations]),
             cut=any(one.cut for one in translations),
-            omitted=together("omitted"),
-            subwords=together("subwords"),
-            probabilities=together("probabilities"),
-            # Only a calibrated model says whether it is unsure.
-            unsure=(
-                None
-                if translations[0].unsure is None
-                else any(one.unsure for one in translations)
-            ),
+            unsure=any(unsure) if unsure else None,
+            **{
+                name: together(name)
+                for name in (
+                    "source_words",
+                    "words",
+                    "omitted",
+                    "subwords",
+                    "probabilities",
+                )
+            },
         )
 
     @property
@@ -185,15 +164,11 @@ class Translation:
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
-    """A sentence as the search reads it.
+    """A sentence as the search reads it, with the target phrases of a glossary.
 
-    Attributes:
-        token_ids: Its token ids, up to the maximum length.
-        cut: Whether the sentence was too long.
-        phrases: The token ids of its target phrases.
-        places: For each target phrase, the indices of the words that it translates;
-            empty where words have no spaces between them.
-        omitted: The target phrases that did not fit.
+    `phrases` are their token ids, and `places` the sets of indices of the words that
+    each translates, empty where words have no spaces between them. `omitted` are the
+    phrases that did not fit.
     """
 
     token_ids: list
@@ -212,7 +187,6 @@ class BaseTranslator:
     Attributes:
         tokenizer: The `Subwords`.
         max_length: Maximum number of subwords of a sentence, END included.
-        length_ratio: Maximum length of a translation relative to its source, or `None`.
         attends: Whether the model has attention.
         extra_ids: Number of extended ids for words of the source; 0 without copying.
     """
@@ -340,54 +314,45 @@ class BaseTranslator:
         self, sentences, batch_size, n_best, search, glossary, seeds
     ):
         """Yield the list of `Translation`s of each sentence, as `translate_each`."""
+        options = batch_size, n_best, search
         # In batches of one sentence, sorting saves nothing.
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
         for chunk in chunks(sentences, batch_size * sorted_batches):
             sources = [self._source(sentence, glossary) for sentence in chunk]
-            found = [
-                [self.marked(_empty_translation())]
-                if len(source.token_ids) == 1
-                else None
-                for source in sources
-            ]
-            waiting = [i for i, translations in enumerate(found) if not translations]
+            found = [[self.marked(_empty_translation())] for _ in sources]
+            waiting = [i for i, x in enumerate(sources) if len(x.token_ids) > 1]
             waiting.sort(key=lambda i: len(sources[i].token_ids))
             for batch in chunks(waiting, batch_size):
-                token_ids = [sources[i].token_ids for i in batch]
                 draw = {"sampling": next(seeds)} if seeds else {}
-                options = batch_size, n_best, search
-                # Padding of a batch gives further hypotheses.
-                hypotheses = self._search(token_ids, *options, **draw)[: len(batch)]
-                # The phrases replace words that the first search found.
-                replaced = [
-                    self._replaced(sources[i], ranked)
-                    for i, ranked in zip(batch, hypotheses, strict=True)
-                ]
-                again = [j for j, (begins, _) in enumerate(replaced) if begins]
-                if again:
-                    with_phrases = self._search(
-                        [token_ids[j] for j in again],
-                        *options,
-                        [(sources[batch[j]].phrases, *replaced[j]) for j in again],
-                    )
-                    for j, ranked in zip(again, with_phrases, strict=False):
-                        hypotheses[j] = ranked
-                for i, ranked in zip(batch, hypotheses, strict=True):
-                    found[i] = [self._translation(sources[i], x) for x in ranked]
+                ranked = self._hypotheses([sources[i] for i in batch], *options, **draw)
+                for i, ranked_of_one in zip(batch, ranked, strict=True):
+                    found[i] = [self._translation(sources[i], x) for x in ranked_of_one]
             yield from found
+
+    def _hypotheses(self, sources, *options, **draw):
+        """Return the best hypotheses of each `_Source` of a batch, best first.
+
+        The phrases of a glossary replace words that a first search finds.
+        """
+        token_ids = [source.token_ids for source in sources]
+        # Padding of a batch gives further hypotheses.
+        found = self._search(token_ids, *options, **draw)[: len(sources)]
+        replaced = list(map(self._replaced, sources, found))
+        again = [i for i, (begins, _) in enumerate(replaced) if begins]
+        if again:
+            phrases = [(sources[i].phrases, *replaced[i]) for i in again]
+            second = self._search([token_ids[i] for i in again], *options, phrases)
+            for i, ranked in zip(again, second, strict=False):
+                found[i] = ranked
+        return found
 
     def _replaced(self, source, ranked):
         """Return where the phrases of a source begin, and which tokens they replace.
 
-        Args:
-            source: The `_Source`.
-            ranked: Its hypotheses without the phrases, best first.
-
-        Returns:
-            begins: For each phrase, the number of tokens before it, or `ANYWHERE`.
-                `[]` if there are no phrases, or all hypotheses have each in its place.
-            banned: For each phrase, the tokens of the best hypothesis that it replaces;
-                `[]` if there are none, or if they occur elsewhere, too.
+        For each phrase, these are the number of tokens before it, or `ANYWHERE`, and
+        the tokens of the best hypothesis in its place; `[]` if there are none, or if
+        they occur elsewhere, too. Both lists are empty if there are no phrases, or all
+        hypotheses have each in its place.
         """
         if not source.phrases:
             return [], []
@@ -463,19 +428,17 @@ class BaseTranslator:
             # Phrases of the rest have nothing to translate.
             sentence = self.tokenizer.decode(token_ids)
         found = glossary.find_places(sentence)
-        targets = list(found)
-        phrases = self._phrases(targets)
+        phrases = self._phrases(found)
         while sum(map(len, phrases)) >= self.max_length:
             phrases.pop()
-        places = [found[target] for target in targets[: len(phrases)]]
-        if has_unspaced(sentence) or not self.attends:
-            places = [set() for _ in places]
-        return _Source(token_ids, cut, phrases, places, targets[len(phrases) :])
+        is_aligned = self.attends and not has_unspaced(sentence)
+        places = [x if is_aligned else set() for x in found.values()]
+        omitted = list(found)[len(phrases) :]
+        return _Source(token_ids, cut, phrases, places[: len(phrases)], omitted)
 
     def _encode(self, sentence):
         """Return token ids, and whether the sentence was cut."""
-        token_ids = self.tokenizer.encode(sentence)
-        longest = self.max_length
+        token_ids, longest = self.tokenizer.encode(sentence), self.max_length
         if len(token_ids) <= longest:
             return token_ids, False
         return [*token_ids[: longest - 1], END], True
@@ -491,24 +454,6 @@ class BaseTranslator:
         for each of these where it begins and which tokens it replaces; see `_replaced`.
         """
         raise NotImplementedError
-
-    def max_target_length(self, length, max_length_ratio=None):
-        """Return the maximum number of tokens for a source of `length` tokens.
-
-        Both include END. Without a `max_length_ratio`, that of the model applies.
-        """
-        if max_length_ratio is not None:
-            # END is no subword.
-            longest = math.floor(max_length_ratio * (length - 1)) + 1
-            return min(max(longest, 2), self.max_length)
-        ratio = self.length_ratio
-        ratio = 2.0 if ratio is None else ratio
-        return self._rounded(ratio * (length + LENGTH_SLACK))
-
-    def _rounded(self, length):
-        """Round a length up to a multiple of `LENGTH_STEP`, up to the maximum."""
-        rounded = max(math.ceil(length / LENGTH_STEP), 1) * LENGTH_STEP
-        return min(rounded, self.max_length)
 
     def _translation(self, source, hypothesis):
         token_ids, origins, weights = self._expanded(source, hypothesis)
@@ -562,3 +507,72 @@ def _joined_draws(drawn, n_best):
 
 def _empty_translation():
     return Translation("", [], [], 0.0, 0.0, np.zeros((0, 0)), np.zeros(0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """The metadata of a file; see the attributes of `BaseTranslator`.
+
+    Attributes:
+        lengths: Lengths of sources that have a signature, from the shortest on.
+    """
+
+    lengths: list[Length]
+    max_length: Length
+    length_ratio: LengthRatio | None
+    attends: bool
+    extra_ids: Natural = 0
+
+
+class LiteTranslator(LiteTask, BaseTranslator):
+    """Translates sentences with a LiteRT file, without Keras or TensorFlow.
+
+    It starts in a fraction of a second. The options of the search are those with which
+    the file was exported. `translate` and `translate_each` are those of `Translator`.
+    Several sentences are translated in parallel, each in a thread.
+    A sentence is padded to the next length for which the file has a signature.
+
+    Args:
+        path: Name of an exported file.
+        threads: Number of threads; by default one per processor.
+    """
+
+    search_type = TranslationBeamConfig
+    metadata_type = Metadata
+
+    def _phrases(self, targets):
+        raise UserError(
+            "a LiteRT file has no input for the phrases of a glossary: translate with "
+            f"Keras. Received: {self.path}"
+        )
+
+    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
+        if sampling:
+            raise UserError(
+                "a LiteRT file contains the beam search alone: sample with Keras. "
+                f"Received: {self.path}"
+            )
+        if len(token_ids) == 1:
+            return [self._search_one(self.runtime, n_best, token_ids[0])]
+        search_one = functools.partial(
+            self._search_one, self.runtime.in_parallel, n_best
+        )
+        return [found for _, found in self.in_parallel(search_one, token_ids)]
+
+    def _search_one(self, run, n_best, token_ids):
+        """Return the best hypotheses of a sentence, best first."""
+        with loading(self.path, self.noun):
+            columns = min(x for x in self.lengths if x >= len(token_ids))
+            source = pad([token_ids], columns=columns)
+            return self._run_search(run, f"length_{columns}", n_best, source=source)
+
+
+def _on_keras():
+    from keras_attention_apps.nmt.inference import Translator
+
+    return Translator
+
+
+# To count them, nmt translate reads up to 1,000 lines, and one more, before it
+# translates the first.
+RUNTIMES = Runtimes(_on_keras, lambda: LiteTranslator, max_litert_inputs=1000)

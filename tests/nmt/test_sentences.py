@@ -68,7 +68,7 @@ def test_sentences_are_joined_as_their_scripts_are_written():
 class Doubling(BaseTranslator):
     """Translates each word to itself in upper case; hypothesis k has k more words."""
 
-    max_length, length_ratio, attends, extra_ids = 5, None, True, 0
+    max_length, attends, extra_ids = 5, True, 0
 
     def __init__(self):
         self.batches = []

@@ -15,10 +15,9 @@ from keras_attention_apps.common.models import Runtimes
 from keras_attention_apps.common.options import RestConfig
 from keras_attention_apps.common.web.rest import Service
 from keras_attention_apps.nmt.config import DEFAULT_MODEL, ServeConfig
-from keras_attention_apps.nmt.litert import LiteTranslator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.serve import Detector, Translator, pair_of
-from keras_attention_apps.nmt.translations import Translation
+from keras_attention_apps.nmt.translations import LiteTranslator, Translation
 from libretranslatepy import LibreTranslateAPI
 from programs import error_of as error_of_program
 from servers import error_of, metric, sends_sigterm, served, until
