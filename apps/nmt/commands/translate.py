@@ -8,7 +8,7 @@ import math
 import sys
 from pathlib import Path
 
-from keras_attention_apps.common.errors import UserError, printable
+from keras_attention_apps.common.errors import UserError, counted, printable
 from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
 from keras_attention_apps.common.files import (
     STANDARD_INPUT,
@@ -49,8 +49,6 @@ def translate(config):
 
         return translate_bulk(config)
     config.bulk.check_local()
-    search, model_options = config.search.given, config.model.options
-    sampling = config.sampling or None
     if config.output and config.output.suffix.lower() == JSON_LINES:
         config = dataclasses.replace(config, json=True)
     _check(config)
@@ -58,23 +56,11 @@ def translate(config):
         return _translate_markup(config)
     glossary = config.glossary and Glossary.from_file(config.glossary)
     lines = _Lines(config)
-    # A user who types a line waits for its translation.
+    # A user who types a line waits for its translation. With a batch size of 1, a line
+    # is translated before the next is read.
     batch_size = 1 if lines.are_typed else config.batch_size
-    keras_only = {
-        "--glossary": config.glossary,
-        "--sampling-temperature": sampling,
-    }
-    translator = RUNTIMES.load(
-        config.model.name,
-        config.runtime,
-        # With a batch size of 1, a line is translated before the next is read.
-        count=lines.count(RUNTIMES.max_litert_inputs + 1) if batch_size > 1 else 1,
-        search=search,
-        n_best=1 if sampling else config.n_best,
-        needs_keras=next((flag for flag, given in keras_only.items() if given), None),
-        **model_options,
-        jit_compile=config.jit_compile,
-    )
+    count = lines.count(RUNTIMES.max_litert_inputs + 1) if batch_size > 1 else 1
+    translator = _load(config, count)
     if config.plot is not None and not translator.attends:
         raise UserError(
             "--plot shows attention, and this model has none. "
@@ -86,24 +72,42 @@ def translate(config):
         batch_size=batch_size,
         split=config.split_sentences,
         glossary=glossary,
-        sampling=sampling,
-        **search,
+        sampling=config.sampling or None,
+        **config.search.given,
     )
-    with _output(config) as file:
+    with contextlib.ExitStack() as stack:
+        file = sys.stdout
+        if config.output:
+            temporary = stack.enter_context(atomic_path(config.output))
+            file = stack.enter_context(
+                open(temporary, "w", encoding="utf-8", newline="")
+            )
         table = _table(config, file)
         for number, translations in enumerate(found, start=1):
-            _warn(f"{lines.name}, line {number}", translations[0])
             kept = _probable(config, f"{lines.name}, line {number}", translations)
             source = lines.read.popleft().rstrip("\r\n")
-            if table:
-                for row in _rows(number, source, kept):
-                    table.write(row)
-            else:
-                for line in _output_lines(config, number, translations, kept):
-                    print(line, file=file, flush=True)
+            _write(config, file, table, number, source, translations, kept)
             if config.plot and kept:
                 _plot(config, number, kept[0])
     return 2 if lines.failures else 0
+
+
+def _load(config, count):
+    """Load the translator for a number of lines."""
+    keras_only = {
+        "--glossary": config.glossary,
+        "--sampling-temperature": config.sampling,
+    }
+    return RUNTIMES.load(
+        config.model.name,
+        config.runtime,
+        count=count,
+        search=config.search.given,
+        n_best=1 if config.sampling else config.n_best,
+        needs_keras=next((flag for flag, given in keras_only.items() if given), None),
+        jit_compile=config.jit_compile,
+        **config.model.options,
+    )
 
 
 def _check(config):
@@ -145,29 +149,8 @@ def _check_format(config):
         )
 
 
-def _table(config, file):
-    """Return the writer of a table; `None` if the output has no columns."""
-    suffix = config.output.suffix.lower() if config.output else ""
-    if suffix not in DELIMITERS:
-        return None
-    columns = ["line", "source", "translation", "mean_log_probability", "unsure"]
-    if config.n_best > 1:
-        columns.insert(2, "score")
-    if config.alignments:
-        columns.append("alignment")
-    return TableWriter(file, suffix, columns, text="translation")
-
-
-def _rows(number, source, kept):
-    """Return the rows of a sentence, as dicts; one is empty without a translation."""
-    rows = [
-        {**one.details(), "alignment": " ".join(one.details()["alignment"])}
-        for one in kept
-    ]
-    return [{**row, "line": number, "source": source} for row in rows or [{}]]
-
-
 def _check_plot(config):
+    """Raise a `UserError` if the plot is not a file for one sentence, or a folder."""
     is_file = config.plot.suffix.lower() in FIGURE_SUFFIXES and not config.plot.is_dir()
     if is_file != _is_plotted_alone(config):
         raise UserError(
@@ -175,15 +158,12 @@ def _check_plot(config):
             "a single sentence argument, and a folder otherwise. Received: "
             f"{str(config.plot)!r}"
         )
-    if is_file:
-        check_file(config.plot)
-    elif config.plot.is_file():
+    if not is_file and config.plot.is_file():
         raise UserError(
             "expected the name of a folder to write plots to. "
             f"Received a file: {str(config.plot)!r}"
         )
-    else:
-        check_file(config.plot / "0001.png")
+    check_file(config.plot if is_file else config.plot / "0001.png")
 
 
 def _is_plotted_alone(config):
@@ -215,15 +195,7 @@ def _translate_markup(config):
     path = _with_file(config).input or STANDARD_INPUT
     is_html = config.format == "html"
     text, encoding = decoded(read_file(path), printable(path), is_html=is_html)
-    translator = RUNTIMES.load(
-        config.model.name,
-        config.runtime,
-        count=text.count("\n") + 1,
-        search=config.search.given,
-        needs_keras=config.glossary and "--glossary",
-        **config.model.options,
-        jit_compile=config.jit_compile,
-    )
+    translator = _load(config, text.count("\n") + 1)
     options = {
         "batch_size": config.batch_size,
         "glossary": config.glossary and Glossary.from_file(config.glossary),
@@ -234,8 +206,7 @@ def _translate_markup(config):
         found = translator.translate_html(text, language=language, **options)
     else:
         found = translator.translate_subtitles(text, **options)
-    content = encoded(found, encoding, is_html=is_html)
-    write_or_print(config.output, content)
+    write_or_print(config.output, encoded(found, encoding, is_html=is_html))
     return 0
 
 
@@ -243,16 +214,14 @@ class _Lines:
     """The sentences to translate; an undecodable one is empty, and counted."""
 
     def __init__(self, config):
-        self._sentences = config.sentences
-        self._input = config.input
-        self.name = "arguments"
-        if not self._sentences:
-            self.name = printable(self._input or "standard input")
+        self._sentences, self._input = config.sentences, config.input
+        self.name = printable(self._input or "standard input")
+        if self._sentences:
+            self.name = "arguments"
         self.failures = 0
         # The sentences that are not written yet.
         self.read = collections.deque()
         self._lines = self._raw()
-        self._counted = []
 
     @property
     def are_typed(self):
@@ -261,12 +230,12 @@ class _Lines:
 
     def count(self, most):
         """Count the sentences, up to `most`; those that are counted are read."""
-        self._counted += itertools.islice(self._lines, most)
-        return len(self._counted)
+        read = list(itertools.islice(self._lines, most))
+        self._lines = itertools.chain(read, self._lines)
+        return len(read)
 
     def __iter__(self):
-        lines = itertools.chain(self._counted, self._lines)
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(self._lines, start=1):
             try:
                 sentence = decode_line(line, self.name, number)
             except UserError as error:
@@ -279,8 +248,7 @@ class _Lines:
     def _raw(self):
         if self._sentences:
             # The bytes of the command line, which need not be UTF-8.
-            for sentence in self._sentences:
-                yield sentence.encode("utf-8", "surrogateescape")
+            yield from (x.encode("utf-8", "surrogateescape") for x in self._sentences)
         elif self._input is None:
             yield from utf8_lines(sys.stdin.buffer, self.name)
         else:
@@ -288,49 +256,29 @@ class _Lines:
                 yield from utf8_lines(file, self.name)
 
 
-@contextlib.contextmanager
-def _output(config):
-    """Yield the output file."""
-    if config.output is None:
-        yield sys.stdout
-        return
-    with (
-        atomic_path(config.output) as temporary,
-        open(temporary, "w", encoding="utf-8", newline="") as file,
-    ):
-        yield file
-
-
-def _warn(name, translation):
-    """Print a warning if a sentence is translated in part, or without some phrases."""
-    if translation.cut:
-        count = len(translation.source_words)
-        words = "word was" if count == 1 else f"{count} words were"
-        print(
-            f"nmt: warning: {name}: too long; only {words} translated",
-            file=sys.stderr,
-        )
-    if translation.omitted:
-        count = len(translation.omitted)
-        omitted = (
-            "1 glossary phrase does not fit, and is"
-            if count == 1
-            else f"{count} glossary phrases do not fit, and are"
-        )
-        print(f"nmt: warning: {name}: {omitted} left out", file=sys.stderr)
-
-
 def _probable(config, name, translations):
-    """Return the translations that are probable enough; warn of none or unsure ones."""
+    """Return the translations that are probable enough, and print warnings."""
+
+    def warn(text):
+        print(f"nmt: warning: {name}: {text}", file=sys.stderr)
+
+    best = translations[0]
+    if best.cut:
+        count = len(best.source_words)
+        were = "was" if count == 1 else "were"
+        warn(f"too long; only {counted(count, 'word')} {were} translated")
+    if best.omitted:
+        count = len(best.omitted)
+        are = "does not fit, and is" if count == 1 else "do not fit, and are"
+        warn(f"{counted(count, 'glossary phrase')} {are} left out")
     least = -math.inf if config.min_score is None else config.min_score
     kept = [one for one in translations if _score(one) >= least]
     if kept and kept[0].unsure:
-        print(f"nmt: warning: {name}: unsure of the translation", file=sys.stderr)
+        warn("unsure of the translation")
     if not kept:
-        print(
-            f"nmt: warning: {name}: no translation with a mean log-probability of at "
-            f"least {config.min_score}; that of the best one is {_best(translations)}",
-            file=sys.stderr,
+        warn(
+            f"no translation with a mean log-probability of at least {least}; that of "
+            f"the best one is {max(map(_score, translations))}"
         )
     return kept
 
@@ -340,40 +288,44 @@ def _score(one):
     return round(one.mean_log_probability, DIGITS)
 
 
-def _best(translations):
-    """Return the highest mean log-probability of some translations."""
-    return max(map(_score, translations))
-
-
-def _output_lines(config, number, translations, kept):
-    """Return the lines of output of a sentence."""
-    if config.json:
-        return [to_json({"line": number, **_entry(config, translations, kept)})]
-    if kept:
-        return [_line(config, number, one) for one in kept]
+def _table(config, file):
+    """Return the writer of a table; `None` if the output has no columns."""
+    suffix = config.output.suffix.lower() if config.output else ""
+    if suffix not in DELIMITERS:
+        return None
+    columns = ["line", "source", "translation", "mean_log_probability", "unsure"]
     if config.n_best > 1:
-        return []
-    # As for an empty sentence.
-    return ["\t" if config.alignments else ""]
-
-
-def _entry(config, translations, kept):
-    """Return the JSON object of a sentence, without its number."""
-    if not kept:
-        empty = {"translations": []} if config.n_best > 1 else {"translation": None}
-        return {**empty, "mean_log_probability": _best(translations)}
-    entries = [one.details() for one in kept]
-    return {"translations": entries} if config.n_best > 1 else entries[0]
-
-
-def _line(config, number, translation):
-    """Format a translation as a line of output."""
-    columns = [translation.text]
-    if config.n_best > 1:
-        columns = [str(number), f"{translation.score:.4f}", *columns]
+        columns.insert(2, "score")
     if config.alignments:
-        columns.append(" ".join(translation.details()["alignment"]))
-    return "\t".join(columns)
+        columns.append("alignment")
+    return TableWriter(file, suffix, columns, text="translation")
+
+
+def _write(config, file, table, number, source, translations, kept):
+    """Write the translations of a sentence: as JSON, as rows of a table, or lines."""
+    several, found = config.n_best > 1, [one.details() for one in kept]
+    if config.json:
+        entry = {"translations": found} if several else {"translation": None}
+        if not found:
+            entry["mean_log_probability"] = max(map(_score, translations))
+        elif not several:
+            (entry,) = found
+        print(to_json({"line": number, **entry}), file=file, flush=True)
+        return
+    rows = [{**x, "alignment": " ".join(x["alignment"])} for x in found]
+    if table:
+        for row in rows or [{}]:
+            table.write({**row, "line": number, "source": source})
+        return
+    if not (rows or several):
+        # As for an empty sentence.
+        rows = [{"translation": "", "alignment": ""}]
+    for row in rows:
+        columns = [str(number), f"{row['score']:.4f}"] if several else []
+        columns.append(row["translation"])
+        if config.alignments:
+            columns.append(row["alignment"])
+        print("\t".join(columns), file=file, flush=True)
 
 
 def _plot(config, number, translation):
