@@ -79,7 +79,7 @@ class SentenceBatches(keras.utils.PyDataset):
         self.devices = devices
         # Pairs are left out by their length without BPE-dropout, so that all epochs
         # have the same pairs.
-        plain = list(map(subwords.encode_all, _sides(pairs)))
+        plain = [subwords.encode_all(side) for side in (pairs.source, pairs.target)]
         lengths = np.array([list(map(len, ids)) for ids in plain]).T
         if pairs.back_translated:
             lengths[:, 0] += pairs.back_translated
@@ -104,36 +104,28 @@ class SentenceBatches(keras.utils.PyDataset):
             self._batches = self.plan(epoch)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
         if len(short):
-            self._prepare()
+            self._next = self._thread.submit(self.plan, epoch + 1)
 
     def __len__(self):
         return len(self._batches)
 
-    def _prepare(self):
-        """Begin to plan the next epoch."""
-        self._next = self._thread.submit(self.plan, self.epoch + 1)
-
     def on_epoch_end(self):
         self.epoch += 1
         self._batches = self._next.result()
-        self._prepare()
+        self._next = self._thread.submit(self.plan, self.epoch + 1)
 
     def plan(self, epoch):
-        """Return the batches of an epoch: lists of pairs of token ids.
-
-        The third element of each pair is its links, if there are any.
-        """
+        """Return the batches of an epoch: lists of token ids of pairs, and links."""
         random = np.random.default_rng((self.seed, epoch))
         encoded = [self._sources(int(random.integers(1 << 31))), self._plain[1]]
         if self.copying:
             encoded[1] = list(map(self.copying.extend, *encoded))
-        pairs = list(zip(*encoded, strict=True))
-        lengths = np.array([[len(source), len(target)] for source, target in pairs])
+        lengths = np.array([list(map(len, side)) for side in encoded]).T
         if self.few_shapes:
             longest = lengths.max(axis=1, keepdims=True)
             lengths = np.vectorize(self.padded_length)(longest)
-        if self.links:
-            pairs = list(zip(*encoded, self.links, strict=True))
+        links = [self.pairs.links] if self.pairs.links else []
+        pairs = list(zip(*encoded, *links, strict=True))
         order = np.arange(len(pairs))
         if self.pairs.weights:
             # How often the epoch has each pair: a fraction is rounded at random.
@@ -150,11 +142,6 @@ class SentenceBatches(keras.utils.PyDataset):
         batches = to_count(batches, self._count or len(batches))
         batches = [batches[i] for i in random.permutation(len(batches))]
         return [[pairs[i] for i in batch] for batch in batches]
-
-    @property
-    def links(self):
-        """The links of each pair, or `None`."""
-        return self.pairs.links
 
     def _sources(self, seed):
         """Return token ids of all sources, none longer than `max_length`."""
@@ -192,7 +179,7 @@ class SentenceBatches(keras.utils.PyDataset):
             "source": pad(source, rows, columns[0]),
             "target": pad(target, rows, columns[1]),
         }
-        if self.links:
+        if self.pairs.links:
             inputs["guide"] = self._guide(batch, (rows, columns[1] - 1, columns[0]))
         of_host = rows_of_host(rows)
         return ({name: array[of_host] for name, array in inputs.items()},)
@@ -201,26 +188,22 @@ class SentenceBatches(keras.utils.PyDataset):
         """Return the target weights of the attention, `(B, T, S)`."""
         guide = np.zeros(shape, "float32")
         for row, (source, target, links) in zip(guide, batch, strict=False):
-            weights = subword_weights(links, *self._places(source, target))
+            expanded, first = target, np.arange(len(target))
+            if self.copying:
+                expanded, tokens = self.copying.expand(target, source)
+                _, first = np.unique(tokens, return_index=True)
+            # The index of the word of each token. The end token belongs to no word.
+            places = self.subwords.word_places(expanded)
+            places = places[first[first < len(places)]]
+            weights = subword_weights(links, self.subwords.word_places(source), places)
             row[: weights.shape[0], : weights.shape[1]] = weights
         return guide
-
-    def _places(self, source, target):
-        """Return the index of the word of each token, for source and target."""
-        expanded, first = target, np.arange(len(target))
-        if self.copying:
-            expanded, tokens = self.copying.expand(target, source)
-            _, first = np.unique(tokens, return_index=True)
-        places = np.asarray(self.subwords.word_places(expanded))
-        # The end token belongs to no word.
-        return self.subwords.word_places(source), places[first[first < len(places)]]
 
     def _largest(self):
         """Return the sizes of a batch of all pairs, however their words are split."""
         # The number of subwords is largest when every merge is skipped.
-        sources = self.subwords.encode_all(
-            self.pairs.source, dropout=math.ceil(self.subword_dropout)
-        )
+        dropout = math.ceil(self.subword_dropout)
+        sources = self.subwords.encode_all(self.pairs.source, dropout=dropout)
         if self.pairs.back_translated:
             sources = self._tagged(sources)
         longest = sources, self._plain[1]
@@ -244,15 +227,10 @@ class SentenceBatches(keras.utils.PyDataset):
         return max(1 << (int(length) - 1).bit_length(), SHORTEST)
 
 
-def _sides(pairs):
-    return pairs.source, pairs.target
-
-
 def cut_batches(chosen, lengths, batch_tokens):
-    """Yield batches, lists of indices, of a sequence of indices of sentences.
+    """Yield batches, lists of indices of sentences, of at most `batch_tokens` each.
 
-    The product of the rows and the longest sentence is at most `batch_tokens`;
-    `lengths` is an array `(sentences, sides)`.
+    Padding counts; `lengths` is an array `(sentences, sides)`.
     """
     batch, longest = [], 0
     for index in chosen:

@@ -32,13 +32,9 @@ class Copying:
 
     def __init__(self, subwords):
         self._pieces = subwords.pieces
-        self.kinds = np.array(
-            [
-                _kind(piece, subwords.bytes.get(token))
-                for token, piece in enumerate(subwords.pieces)
-            ],
-            "int32",
-        )
+        pieces = enumerate(subwords.pieces)
+        kinds = [_kind(piece, subwords.bytes.get(i)) for i, piece in pieces]
+        self.kinds = np.array(kinds, "int32")
 
     def numbers(self, token_ids):
         """Return the number of the word of each subword of a source, or `NONE`."""
@@ -75,9 +71,7 @@ class Copying:
     def expand(self, token_ids, source):
         """Replace extended ids by the subwords of the source.
 
-        Returns:
-            token_ids: List of token ids below N.
-            places: For each of them, the index of the token from which it comes.
+        Returns the list of token ids, and the index of the token from which each comes.
         """
         numbers, size = self.numbers(source), len(self.kinds)
         expanded, places = [], []
@@ -91,13 +85,11 @@ class Copying:
 
     def _words(self, token_ids):
         """Return a dict from words of several subwords to lists of their numbers."""
-        texts = {}
-        for token, number in zip(
-            token_ids, self.numbers(token_ids).tolist(), strict=True
-        ):
+        texts, words = {}, {}
+        numbers = self.numbers(token_ids).tolist()
+        for token, number in zip(token_ids, numbers, strict=True):
             if number != NONE:
                 texts[number] = texts.get(number, "") + self._pieces[token]
-        words = {}
         for number, text in texts.items():
             words.setdefault(text, []).append(number)
         return words

@@ -1,6 +1,7 @@
 """Sentence pairs in parallel files, and the word alignments between them."""
 
 import dataclasses
+import itertools
 import os
 import re
 from pathlib import Path
@@ -17,7 +18,6 @@ from keras_attention_apps.nmt.text import clean, decode_line
 
 # A sure link, and one that is only possible.
 SURE, POSSIBLE = 2, 1
-
 _KINDS = {"-": SURE, "?": POSSIBLE, "p": POSSIBLE}
 # Nine digits suffice for the words of every sentence, and fit into int32.
 _LINK = re.compile(r"([0-9]{1,9})([-?p])([0-9]{1,9})")
@@ -27,10 +27,8 @@ def parse_links(line, source, target, *, possible=False):
     """Return the links between the words of a sentence pair, from a line.
 
     A link `i-j` joins source word i and target word j, counted from 0; `i?j` or `ipj`
-    is a possible link. Words are separated by spaces in the clean text.
-
-    Returns:
-        Integer array `(links, 3)`: source word, target word, and `SURE` or `POSSIBLE`.
+    is a possible link. Words are separated by spaces in the clean text. The integer
+    array is `(links, 3)`: source word, target word, and `SURE` or `POSSIBLE`.
 
     >>> parse_links("0-0 1p0", "a dog", "Hund", possible=True).tolist()
     [[0, 0, 2], [1, 0, 1]]
@@ -45,9 +43,8 @@ def parse_links(line, source, target, *, possible=False):
                 f"expected links {expected}, such as 0-0 1-2. Received: {text!r:.40}"
             )
         link = int(match[1]), int(match[3])
-        for side, word, sentence in zip(
-            ("source", "target"), link, (source, target), strict=True
-        ):
+        sides = ("source", link[0], source), ("target", link[1], target)
+        for side, word, sentence in sides:
             count = len(sentence.split())
             if word >= count:
                 raise UserError(
@@ -78,14 +75,8 @@ def subword_weights(links, source_places, target_places):
     All source words of a target word get the same weight, which their subwords share
     equally. All subwords of a target word have the same row. So, if each row is divided
     by its sum, `merge_weights` gives the weights of the links between words exactly.
-
-    Args:
-        links: Array `(links, 3)`; see `parse_links`.
-        source_places, target_places: For each subword the index of its word.
-
-    Returns:
-        Array `(target subwords, source subwords)`. The row of a subword whose word has
-        no link is zero.
+    The places are the index of the word of each subword. The array is `(target
+    subwords, source subwords)`; rows of words without a link are zero.
 
     Word 0 of the source has two subwords, and word 1 has one. Word 0 of the target is
     linked to both words, and has two subwords itself:
@@ -101,7 +92,6 @@ def subword_weights(links, source_places, target_places):
 
 
 TRAINING_NAMES = ("train",)
-
 VALIDATION_NAMES = ("val", "valid", "validation", "dev")
 
 
@@ -143,18 +133,15 @@ def joined(corpora, weights):
     """Return the pairs of several corpora as one."""
     if len(corpora) == 1 and weights[0] == 1:
         return corpora[0]
-    pairs = list(zip(corpora, weights, strict=True))
+    tags = (x.back_translated or [False] * len(x) for x in corpora)
+    counts = ([weight] * len(x) for x, weight in zip(corpora, weights, strict=True))
     return Pairs(
         source=[x for corpus in corpora for x in corpus.source],
         target=[x for corpus in corpora for x in corpus.target],
         empty_count=sum(corpus.empty_count for corpus in corpora),
         links=corpora[0].links if len(corpora) == 1 else None,
-        weights=[weight for corpus, weight in pairs for _ in corpus.source],
-        back_translated=[
-            x
-            for corpus in corpora
-            for x in corpus.back_translated or [False] * len(corpus)
-        ],
+        weights=[*itertools.chain(*counts)],
+        back_translated=[*itertools.chain(*tags)],
     )
 
 
@@ -187,24 +174,22 @@ def read_parallel(source, target):
         raise UserError(
             f"expected two files. Received: {source} as source and as target"
         )
-    sources, targets = map(_read_column, (source, target))
-    if len(sources) != len(targets):
+    sides = []
+    for path in (source, target):
+        lines = read_raw_lines(path)
+        if sum("\t" in line for line in lines) > len(lines) / 2:
+            raise UserError(
+                "expected the sentences of one language. Received: a table with tabs, "
+                f"{path}. Write its columns to two files, such as with cut -f1 and cut "
+                "-f2"
+            )
+        sides.append([clean(line) for line in lines])
+    if len(sides[0]) != len(sides[1]):
         raise UserError(
             f"both files must have the same number of lines. Received: {source} with "
-            f"{len(sources)}, {target} with {len(targets)}"
+            f"{len(sides[0])}, {target} with {len(sides[1])}"
         )
-    return sources, targets
-
-
-def _read_column(path):
-    """Return the clean lines of a file of one column."""
-    lines = read_raw_lines(path)
-    if sum("\t" in line for line in lines) > len(lines) / 2:
-        raise UserError(
-            "expected the sentences of one language. Received: a table with tabs, "
-            f"{path}. Write its columns to two files, such as with cut -f1 and cut -f2"
-        )
-    return [clean(line) for line in lines]
+    return sides
 
 
 def read_links(path, sources, targets, *, possible=False):
@@ -260,14 +245,13 @@ def find_files(data, pair, names):
             f"Received: {pair!r}"
         )
     for name in names:
-        files = [_find_file(Path(data) / f"{name}.{x}") for x in languages]
+        paths = [Path(data) / f"{name}.{x}" for x in languages]
+        # A file may be compressed by gzip.
+        files = [
+            next((y for y in (x, x.with_name(f"{x.name}.gz")) if y.is_file()), None)
+            for x in paths
+        ]
         if all(files):
             return tuple(files)
     expected = (" and ".join(f"{x}.{y}" for y in languages) for x in names)
     raise UserError(f"expected the files {' or '.join(expected)} in {str(data)!r}")
-
-
-def _find_file(path):
-    """Return the path of a file, or of one that is compressed by gzip, or `None`."""
-    paths = path, path.with_name(f"{path.name}.gz")
-    return next((found for found in paths if found.is_file()), None)

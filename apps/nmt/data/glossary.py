@@ -88,11 +88,9 @@ class Glossary:
         return list(self.find_places(sentence))
 
     def find_places(self, sentence):
-        """Return the target phrases for a sentence, and where their sources are.
+        """Return a dict from the target phrases for a sentence to their places.
 
-        Returns:
-            Dict from target phrases, in order, to sets of the indices of the words of
-            their source phrases, between spaces.
+        A place is the set of the indices of the words, between spaces, of the source.
         """
         words = _words(sentence)
         spaced = [i for i, x in enumerate(clean(sentence).split()) for _ in _words(x)]
@@ -101,7 +99,8 @@ class Glossary:
         while place < len(words):
             for size in range(min(self._longest, len(words) - place), 0, -1):
                 here = slice(place, place + size)
-                target = self._match(words[here], tuple(folded[here]))
+                entries = self._targets.get(tuple(folded[here]), {})
+                target = entries.get(tuple(words[here]), entries.get(None))
                 if target is not None:
                     found.setdefault(target, set()).update(spaced[here])
                     place += size
@@ -126,12 +125,10 @@ class Glossary:
         """Measure how target phrases replace the words that a model would say.
 
         The replaced words are those of the unconstrained translation that are aligned
-        with the source of a phrase; see `aligned_words`.
-
-        Returns:
-            Integer array of counts: phrases that apply; that their translations
-            contain once; whose replaced words are fewer than without the glossary; and
-            both. Sentences in scripts without spaces do not count.
+        with the source of a phrase; see `aligned_words`. The integer array counts
+        phrases that apply; that their translations contain once; whose replaced words
+        are fewer than without the glossary; and both. Sentences in scripts without
+        spaces do not count.
         """
         counts = np.zeros(4, "int64")
         triples = zip(sentences, translations, unconstrained, strict=True)
@@ -149,13 +146,6 @@ class Glossary:
                 )
                 counts += [1, once, gone, once and gone]
         return counts
-
-    def _match(self, words, folded):
-        """Return the target phrase of words of a sentence, `None` if there is none."""
-        entries = self._targets.get(folded)
-        if entries is None:
-            return None
-        return entries.get(tuple(words), entries.get(None))
 
 
 def _words(text):
@@ -215,17 +205,13 @@ def word_continuations(tokenizer):
 
     In scripts without spaces, only marks continue one.
     """
-    return [
-        token
-        for token, piece in enumerate(tokenizer.pieces)
-        if _continues_word(piece, tokenizer.bytes.get(token))
-    ]
 
+    def continues(piece, byte):
+        if byte is not None:
+            # From 128 on, it is a part of a character, which may be a letter.
+            return byte >= 128 or _is_letter(chr(byte))
+        is_letter = _is_letter(piece[0]) and not begins_unspaced(piece)
+        return is_letter or _is_mark(piece[0])
 
-def _continues_word(piece, byte):
-    """Return whether a subword continues a word."""
-    if byte is not None:
-        # From 128 on, it is a part of a character, which may be a letter.
-        return byte >= 128 or _is_letter(chr(byte))
-    is_letter = _is_letter(piece[0]) and not begins_unspaced(piece)
-    return is_letter or _is_mark(piece[0])
+    pieces = enumerate(tokenizer.pieces)
+    return [i for i, piece in pieces if continues(piece, tokenizer.bytes.get(i))]

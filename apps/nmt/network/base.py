@@ -26,13 +26,7 @@ from keras_attention import (
 def word_numbers(source, kinds):
     """Return the numbers of words of several subwords, and where these words begin.
 
-    Args:
-        source: Token ids `(B, S)`.
-        kinds: Kinds of all subwords, `(N,)`.
-
-    Returns:
-        numbers: Integers `(B, S)`, `NONE` for a subword outside of such words.
-        begins: Boolean `(B, S)`.
+    Both are `(B, S)`; the number is `NONE` for a subword outside of such words.
     """
     kinds = ops.take(ops.convert_to_tensor(kinds, dtype="int32"), source, axis=0)
     before = ops.pad(kinds[:, :-1], [[0, 0], [1, 0]], constant_values=OUTSIDE)
@@ -59,7 +53,17 @@ MIN_LOG_PROB = math.log(1e-30)
 class TranslationNetwork(DecoderNetwork):
     """Base class of the translation networks.
 
-    Subclasses implement `encode`, `decode`, `start` and `advance`.
+    Subclasses implement:
+
+    - `encode(source, training)`, which returns the memory of the decoder: a dict of
+      tensors `(B, ...)`;
+    - `decode(target, memory, return_weights, training)`, which returns inputs of the
+      output layer, `(B, T, E)`, and the attention that `step` returns, `(B, T, S)`, for
+      token ids `(B, T)`; the attention may be `None` unless it is requested;
+    - `start(inputs, max_length)`, which returns the memory of a search and its first
+      state;
+    - `advance(token_ids, state, memory)`, which returns inputs of the output layer
+      `(B, K, E)`, the state and the attention of one step.
 
     With copying, a token of a target or of a search may be an extended id; see
     `keras_attention_apps.nmt.data.copying`. The decoder reads it as UNKNOWN.
@@ -94,42 +98,34 @@ class TranslationNetwork(DecoderNetwork):
         super().__init__(config, name="translator", **options)
         self.label_smoothing = label_smoothing
         self.guide_weight = guide_weight
-        self.embedding = self._embeddings(vocabulary_size, "embedding")
-        self.source_embedding = self.embedding
-        if not config.share_embeddings:
-            self.source_embedding = self._embeddings(
-                vocabulary_size, "source_embedding"
+        deviation = config.embedding_units**-0.5
+
+        def embeddings(name):
+            normal = keras.initializers.RandomNormal(stddev=deviation)
+            sizes = vocabulary_size, config.embedding_units
+            return keras.layers.ReversibleEmbedding(
+                *sizes, embeddings_initializer=normal, name=name
             )
+
+        self.embedding = self.source_embedding = embeddings("embedding")
+        if not config.share_embeddings:
+            self.source_embedding = embeddings("source_embedding")
         self.embedding_dropout = keras.layers.Dropout(config.dropout)
         self.output_dropout = keras.layers.Dropout(config.output_dropout)
         self.kinds = np.full(vocabulary_size, OUTSIDE, "int32")
         self.pointer_generator = None
         if config.copy:
-            self.pointer_generator = self._pointer_generator(vocabulary_size)
+            if config.attention == "none":
+                raise UserError(
+                    "--model.copy needs a model with attention. Received: "
+                    "attention=none"
+                )
+            self.pointer_generator = PointerGenerator(config.extra_ids, name="copying")
+            depths = vocabulary_size, None, None, config.embedding_units
+            self.pointer_generator.build(*((None, depth) for depth in depths))
         # Keras stores a layer under the first of its names in alphabetical order. This
         # name keeps weight files as they were.
         self.copying = self.pointer_generator
-
-    def _embeddings(self, vocabulary_size, name):
-        return keras.layers.ReversibleEmbedding(
-            vocabulary_size,
-            self.config.embedding_units,
-            embeddings_initializer=keras.initializers.RandomNormal(
-                stddev=self.config.embedding_units**-0.5
-            ),
-            name=name,
-        )
-
-    def _pointer_generator(self, vocabulary_size):
-        config = self.config
-        if config.attention == "none":
-            raise UserError(
-                "--model.copy needs a model with attention. Received: attention=none"
-            )
-        layer = PointerGenerator(config.extra_ids, name="copying")
-        depths = vocabulary_size, None, None, config.embedding_units
-        layer.build(*((None, depth) for depth in depths))
-        return layer
 
     def build(self, inputs_shape):
         """Do nothing: the first call creates all weights, without a trace by Keras."""
@@ -172,30 +168,12 @@ class TranslationNetwork(DecoderNetwork):
         _, weights = self.decode(target, memory, return_weights=True)
         return weights
 
-    def encode(self, source, training=None):
-        """Return the memory of the decoder: a dict of tensors `(B, ...)`."""
-        raise NotImplementedError
-
-    def decode(self, target, memory, return_weights=False, training=None):
-        """Return inputs of the output layer and the attention, for token ids `(B, T)`.
-
-        Returns:
-            hidden: `(B, T, E)`.
-            weights: The attention that `step` returns, `(B, T, S)`; it may be `None`
-                unless `return_weights` is `True`.
-        """
-        raise NotImplementedError
-
     def begin(self, inputs, max_length):
         memory, state = self.start(inputs, max_length)
         memory = {"decoder": memory}
         if self.pointer_generator:
             memory["source_ids"] = extended_ids(inputs["source"], self.kinds)
         return memory, state
-
-    def start(self, inputs, max_length):
-        """Return the memory of the decoder and its first state; see `begin`."""
-        raise NotImplementedError
 
     def step(self, token_ids, state, memory):
         hidden, state, weights = self.advance(
@@ -216,10 +194,6 @@ class TranslationNetwork(DecoderNetwork):
     def logits(self, hidden):
         """Return the logits `(..., N)`, in float32."""
         return ops.cast(self.embedding(hidden, reverse=True), "float32")
-
-    def advance(self, token_ids, state, memory):
-        """Return inputs of the output layer `(B, K, E)`, the state and the weights."""
-        raise NotImplementedError
 
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
         """Return the mean cross-entropy of a token.

@@ -26,7 +26,10 @@ from keras_attention import (
 class RecurrentNetwork(TranslationNetwork):
     """Base class of recurrent encoders and decoders.
 
-    Subclasses implement `_cell`, `_attention_cell`, `_initial_states` and `_hidden`.
+    Subclasses implement `_cell(units)`, which returns a recurrent cell;
+    `_attention_cell(cell)`, the `AttentionCell` of the decoder;
+    `_initial_states(finals)`, the list of the initial states of all decoder cells; and
+    `_hidden(embedded, outputs)`, the inputs of the output layer before dropout.
     """
 
     bidirectional = True
@@ -44,32 +47,13 @@ class RecurrentNetwork(TranslationNetwork):
             config.dropout,
         )
         self.context_dropout = keras.layers.Dropout(config.context_dropout)
-        cells = [self._cell(config.units) for _ in range(config.decoder_layers)]
-        if len(cells) > 1:
-            rest = [ResidualCell(cell) for cell in cells[1:]]
-            cell = keras.layers.StackedRNNCells([cells[0], *rest])
-        else:
-            (cell,) = cells
+        cell, *rest = [self._cell(config.units) for _ in range(config.decoder_layers)]
+        if rest:
+            cell = keras.layers.StackedRNNCells([cell, *map(ResidualCell, rest)])
         sampling = None
         if self.scheduled_sampling:
             sampling = ScheduledSampling(self.embedding, self._predict, rate=0.0)
         self.decoder = AttentionDecoder(self._attention_cell(cell), sampling=sampling)
-
-    def _cell(self, units):
-        """Return a recurrent cell."""
-        raise NotImplementedError
-
-    def _attention_cell(self, cell):
-        """Return the `AttentionCell` of the decoder."""
-        raise NotImplementedError
-
-    def _initial_states(self, finals):
-        """Return the initial states of all decoder cells."""
-        raise NotImplementedError
-
-    def _hidden(self, embedded, outputs):
-        """Return the inputs of the output layer, before dropout."""
-        raise NotImplementedError
 
     def _embed(self, embedding, token_ids, training=None):
         return self.embedding_dropout(embedding(token_ids), training=training)
