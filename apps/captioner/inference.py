@@ -20,7 +20,6 @@ from keras_attention_apps.captioner.network.backbone import feature_model
 from keras_attention_apps.captioner.network.base import CaptionEnsemble
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import computing_in, power_of_two
-from keras_attention_apps.common.network.weights import model_weights
 from keras_attention_apps.common.options import replaced
 from keras_attention_apps.common.task import Task
 
@@ -228,5 +227,5 @@ def _inference_weights(network):
     """Return the weights of a network without those of its loss and its training."""
     of_loss = network.reinforce.weights if network.reinforce else []
     excluded = {id(weight) for weight in of_loss}
-    weights = model_weights(network)
+    weights = network.weights
     return [weight for weight in weights if id(weight) not in excluded]

@@ -229,7 +229,6 @@ class SearchOptions:
 
 
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
-SamplingSchedule = Literal["constant", "linear", "inverse-sigmoid"]
 ModelName = Annotated[str, tyro.conf.arg(name="model", aliases=["--preset"])]
 Flags = tyro.conf.OmitArgPrefixes
 
@@ -320,10 +319,6 @@ TRAINING_NEEDS = {
         ("reverse_model", "monolingual_weight", "back_translation_temperature"),
         ("--monolingual", lambda config: config.monolingual),
     ),
-    "sampling_schedule": (
-        "--scheduled-sampling",
-        lambda config: config.scheduled_sampling,
-    ),
 }
 
 
@@ -402,9 +397,6 @@ class TrainingOptions:
     #: through the data set. 2 is twice, 0.5 another random half in every epoch. 1 each
     #: by default.
     data_weights: Rare[tuple[Weight, ...]] = ()
-    #: Text file of pretrained word vectors (GloVe, word2vec, fastText), the initial
-    #: embeddings. They must have the dimension of --model.embedding-units.
-    embeddings: Rare[Path | None] = None
     #: Momentum of the EMA of the weights, which is validated and saved (0 disables it).
     #: By default it averages over two epochs, but at most 500 steps in captioner and
     #: 1,000 in nmt. In the self-critical training of nmt it is at most 0.98.
@@ -418,21 +410,11 @@ class TrainingOptions:
     label_smoothing: Rare[Annotated[float, Range(0, 0.99)]] = 0.1
     #: Gradient clipping: maximum global norm (0 disables it).
     clip_norm: Rare[NonNegative] = 5.0
-    #: Scheduled sampling: maximum probability that a recurrent decoder reads a word
-    #: that it samples itself instead of the word of the reference (0 disables it).
-    scheduled_sampling: Rare[Fraction] = 0.0
-    #: Schedule of the probability of scheduled sampling in the first phase. constant:
-    #: the maximum at every step. linear: from 0 at the first step to the maximum at the
-    #: last. inverse-sigmoid: an S-shaped curve, half of the maximum after half of the
-    #: steps. Later phases use the maximum.
-    sampling_schedule: Rare[SamplingSchedule] = "inverse-sigmoid"
     #: Precision of the computation; the weights are always float32. Half precision is
     #: faster on hardware that supports it.
     precision: Precision = "float32"
     #: Random seed.
     seed: Seed = 0
-    #: Write TensorBoard logs to OUTPUT/logs; TensorBoard must be installed.
-    tensorboard: Rare[bool] = False
     devices: Flags[DevicesConfig] = DevicesConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
 

@@ -10,15 +10,12 @@ from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.metrics import sentinel_of_words
-from keras_attention_apps.captioner.network import build_network
 from keras_attention_apps.captioner.overlays import word_notes
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.text import END, START
 from programs import training
 
 from keras_attention import doubly_stochastic_penalty
-
-from .conftest import TINY
 
 IMAGES, CAPTIONS, WORDS, REGIONS = 2, 3, 5, 4
 CAPTION = Caption(
@@ -180,13 +177,6 @@ def test_training_from_soft_attention_is_an_error(
     assert main(training(options)) == 2
 
     assert "the weights fix attention='soft'" in capsys.readouterr().err
-
-
-def test_scheduled_sampling_is_an_error():
-    config = dataclasses.replace(TINY, attention="adaptive")
-
-    with pytest.raises(UserError, match="Received: attention adaptive"):
-        build_network(config, 13, scheduled_sampling=True)
 
 
 @pytest.mark.exhaustive

@@ -78,8 +78,6 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
 
     output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     changes = {"epochs": 2, "fine-tune-epochs": 0, "self-critical-epochs": 0}
-    # The rate of scheduled sampling depends on the number of steps.
-    changes |= {"scheduled-sampling": 1, "sampling-schedule": "linear"}
     assert main(command(squares, undisturbed, SHORT, **changes)) == 0
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)

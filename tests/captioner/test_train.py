@@ -163,51 +163,6 @@ def test_few_captions_are_learned_word_by_word(
     assert list((tmp_path / "keras" / "captioner").iterdir())
 
 
-@pytest.mark.exhaustive
-def test_scheduled_sampling_grows_in_the_first_phase(
-    squares, tmp_path, monkeypatch, without_steps, eager
-):
-    def validated(self, batches):
-        rate = self.network.decoder.sampling.rate
-        rates.append([float(rate(step)) for step in (0, 2, 4)])
-        return {"cider": 1.0, "bleu-4": 1.0}
-
-    rates = []
-    monkeypatch.setattr(train._Phases, "_validate", validated)
-    changes = {"scheduled-sampling": 0.5, "sampling-schedule": "linear"}
-    assert main(command(squares, tmp_path / "run", SHORT, **changes)) == 0
-
-    # Two epochs of two steps; then fine-tuning, and self-critical training without it.
-    assert rates[:2] == [[0, 0.25, 0.5]] * 2
-    assert rates[2] == [0.5] * 3
-    # The state of the sampling is not part of the model.
-    Captioner.from_preset(tmp_path / "run" / "model")
-
-
-def test_word_vectors_are_the_first_embeddings(squares, tmp_path, capsys, monkeypatch):
-    def interrupt(network, *args, **kwargs):
-        networks.append(network)
-        raise KeyboardInterrupt
-
-    networks = []
-    path = tmp_path / "vectors.txt"
-    path.write_text(
-        "2 7\nred 0 0 0 0 0 0 3\nSquare 0 0 0 0 0 0 4\nsquare 4 3 0 0 0 0 0"
-    )
-    monkeypatch.setattr(keras.Model, "fit", interrupt)
-    assert main(command(squares, tmp_path / "run", embeddings=path)) == 130
-
-    assert "2 of 12 words (16.7%) have a vector in vec" in capsys.readouterr().out
-    # They are divided by their mean length, 4.
-    embeddings = networks[0].embedding.get_weights()[0]
-    lengths = np.linalg.norm(embeddings, axis=1)
-    assert np.sort(lengths)[-2:] == pytest.approx([0.75, 1.25])
-    assert np.all(lengths[:4] > 0) and np.all(lengths[:4] < 0.5)
-    path.write_text("dog 1 2 3 4 5 6 7")
-    assert main(command(squares, tmp_path / "other", embeddings=path)) == 2
-    assert "has no vector for any of the 12 words" in capsys.readouterr().err
-
-
 def with_boxes(squares, folder, boxes):
     """The squares as JSON lines, with these boxes for every one."""
     shutil.copytree(squares / "Images", folder, dirs_exist_ok=True)

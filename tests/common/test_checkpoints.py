@@ -257,7 +257,7 @@ def test_another_number_of_epochs_is_refused_with_the_way_to_train_further(tmp_p
 DIGESTS = {"from_preset's vocabulary": "digest 1", "backbone_weights_file": "digest 2"}
 
 
-@pytest.mark.parametrize("name", ["from_preset", "backbone_weights", "embeddings"])
+@pytest.mark.parametrize("name", ["from_preset", "backbone_weights"])
 def test_a_training_resumes_although_a_file_was_moved(tmp_path, name):
     Checkpoints(tmp_path, {name: "./first/model", **DIGESTS}).next_phase()
 

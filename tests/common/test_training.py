@@ -1,15 +1,11 @@
-import contextlib
-import types
-
 import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import MODEL_FILES
-from keras_attention_apps.common.training.checkpoints import Checkpoints, Progress
+from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.runner import (
     CHECKPOINTS,
-    Runner,
     StopOnInvalidLoss,
     check_output,
 )
@@ -33,23 +29,9 @@ def test_a_training_does_not_replace_its_start_model(tmp_path):
     for name in ("model", "checkpoints/1", "epochs/3"):
         with pytest.raises(UserError, match="not an input"):
             check_output(
-                tmp_path, False, [tmp_path / name], ("model", "checkpoints", "epochs")
+                tmp_path, [tmp_path / name], ("model", "checkpoints", "epochs")
             )
-    check_output(tmp_path, False, [None, tmp_path / "train.en"])
-
-
-def test_tensorboard_must_be_installed_before_anything_is_trained(
-    tmp_path, monkeypatch
-):
-    for found in (object(), None):
-        monkeypatch.setattr("importlib.util.find_spec", lambda name, x=found: x)
-        check_output(tmp_path)
-        with (
-            contextlib.nullcontext()
-            if found
-            else pytest.raises(UserError, match="pip install tensorboard")
-        ):
-            check_output(tmp_path, tensorboard=True)
+    check_output(tmp_path, [None, tmp_path / "train.en"])
 
 
 @pytest.mark.parametrize(
@@ -77,18 +59,3 @@ def test_a_loss_that_is_not_finite_ends_the_training(target, name, capsys):
     assert capsys.readouterr().out == "\n"
     # Later callbacks, such as that of checkpoints, do not run.
     assert len(seen) == 1
-
-
-def test_logs_of_tensorboard_have_a_folder_for_each_phase(tmp_path):
-    config = types.SimpleNamespace(output=tmp_path, patience=1, tensorboard=True)
-    task = types.SimpleNamespace(config=Progress())
-    checkpoints = Checkpoints(tmp_path / CHECKPOINTS, {})
-    report = {"title": "", "data_summary": "", "metric": "loss", "samples": None}
-    runner = Runner(config, task, checkpoints, rank=len, options={}, card={}, **report)
-
-    folders = []
-    for _ in range(2):
-        folders.append(runner._callbacks("title", dict)[-1].log_dir)
-        checkpoints.next_phase()
-
-    assert folders == [str(tmp_path / "logs" / f"phase-{phase}") for phase in (0, 1)]

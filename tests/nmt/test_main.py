@@ -370,10 +370,6 @@ def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn)
         # Options without an effect.
         (["train", "--output", "o", "--guide-weight", "2"], "-weight needs --guide. R"),
         (
-            ["train", "--output", "o", "--sampling-schedule", "linear"],
-            "--sampling-schedule needs --scheduled-sampling. Received: 'linear'",
-        ),
-        (
             ["train", "--output", "o", "--model.score", "dot"],
             "--model.score needs --attention luong. Received: 'dot'",
         ),

@@ -3,7 +3,6 @@ import functools
 import keras
 import numpy as np
 import pytest
-from combinations import quick_first
 from keras import ops, tree
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import SearchModel
@@ -151,34 +150,6 @@ def test_a_guide_adds_the_supervision_of_its_words(changes):
     tokens = BATCH * TARGET - 2
     assert np.count_nonzero(inputs["target"][:, 1:]) == tokens
     np.testing.assert_allclose(found - loss, 0.3 * supervised / tokens, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "changes", quick_first([NETWORKS[i] for i in (1, 2, 8)]), ids=str
-)
-def test_scheduled_sampling_reads_and_writes_its_own_words(changes, eager):
-    dropouts = dict.fromkeys(("dropout", "context_dropout", "output_dropout"), 0.0)
-    network = network_of({**changes, **dropouts}, scheduled_sampling=True)
-    logits = network.logits
-    # The largest logit is much larger than the others, so every sample is that word.
-    network.logits = lambda hidden: 1e6 * logits(hidden)
-    inputs = tensors(sentences())
-    taught = ops.convert_to_numpy(network(inputs, training=True))
-    network.decoder.sampling.rate = 1.0
-    found = ops.convert_to_numpy(network(inputs, training=True))
-
-    memory, state = network.start(inputs, MAX_LENGTH)
-    state = tree.map_structure(lambda x: x[:, None], state)
-    token_ids = inputs["target"][:, :1]
-    for t in range(TARGET):
-        hidden, state, _ = network.advance(token_ids, state, memory)
-        expected = ops.convert_to_numpy(hidden)[:, 0]
-        np.testing.assert_allclose(found[:, t], expected, atol=1e-4)
-        token_ids = ops.argmax(logits(hidden), axis=-1)
-    plain = ops.convert_to_numpy(network(inputs))
-    np.testing.assert_allclose(taught, plain, atol=1e-4)
-    assert abs(found - taught).max() > 1e-2
-    assert int(network.decoder.sampling.passes) == 2
 
 
 def test_without_attention_only_a_summary_is_known():

@@ -148,15 +148,13 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
         raise KeyboardInterrupt
 
     output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
-    # The rate of scheduled sampling depends on the number of steps.
-    changes = {"scheduled-sampling": 1, "sampling-schedule": "linear"}
-    assert main(small(few, undisturbed, **changes)) == 0
+    assert main(small(few, undisturbed)) == 0
     with monkeypatch.context() as patch:
         patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
-        assert main(small(few, output, **changes)) == 130
+        assert main(small(few, output)) == 130
     # The state after a kill while the model was replaced.
     (output / "model").rename(output / ".old-7-model")
-    assert main(small(few, output, **changes)) == 0
+    assert main(small(few, output)) == 0
 
     assert not list(output.glob(".*"))
     for ours, theirs in zip(history(output), history(undisturbed), strict=True):
@@ -329,8 +327,6 @@ def test_every_network_trains(attention, copied, eager, few, tmp_path):
     changes["precision"] = "mixed_bfloat16"
     if attention != "none":
         changes["guide"] = write_links(few, tmp_path / "guide", "train")
-    if attention != "self-attention":
-        changes["scheduled-sampling"] = 0.5
     assert main(small(few, output, **changes)) == 0
 
     assert keras.config.dtype_policy().name == "float32"
@@ -347,15 +343,6 @@ def test_the_location_score_has_room_for_padding_and_dropout(eager, few, tmp_pat
 
     translator = Translator.from_preset(tmp_path / "model")
     assert translator.translate("the red dog " * 99).cut
-
-
-def test_scheduled_sampling_needs_a_recurrent_decoder(few, tmp_path, capsys):
-    changes = {"scheduled-sampling": 0.5, "model.attention": "self-attention"}
-    assert main(small(few, tmp_path / "run", **changes)) == 2
-    assert "reads one word after the other" in capsys.readouterr().err
-    run = small(few, tmp_path / "run", **{"scheduled-sampling": 0.5})
-    assert main([*run, "--copy"]) == 2
-    assert "needs a model without --model.copy" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("scores, best", [((5, 5, 4), 0), ((5, 4, 6), 2)])

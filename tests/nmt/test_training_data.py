@@ -1,15 +1,11 @@
-"""The texts, links and word vectors of a training."""
+"""The texts and links of a training."""
 
-import re
 import shutil
 
 import pytest
-from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.training import runner
 from keras_attention_apps.common.training.runner import ValidateDecoded
-from keras_attention_apps.nmt.config import TrainConfig
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.training import train as training
 
 from .conftest import write_links
 from .trainings import command, history, lines, small
@@ -27,27 +23,6 @@ def test_the_links_of_a_guide_belong_to_the_training(few, tmp_path, capsys, begi
 
     assert main([*run, "--model.attention", "none"]) == 2
     assert "guide needs a model with attention" in capsys.readouterr().err
-
-
-def test_word_vectors_are_the_first_embeddings(few, tmp_path, capsys, begin):
-    path = tmp_path / "vectors.txt"
-    path.write_text("".join(f"{word} {'1 ' * 12}\n" for word in ("dog", "dog", "cat")))
-    begin(small(few, tmp_path / "run", embeddings=path))
-    reported = capsys.readouterr().out
-    assert re.search(r"2 of 3\d\d subwords \(0.\d%\) have a vector in vec", reported)
-    assert "1 lines of vectors.txt repeat a word" in reported
-
-    wrong = {"embeddings": path, "model.embedding-units": 10}
-    assert main(small(few, tmp_path / "other", **wrong)) == 2
-    assert re.search(
-        "vectors.txt: Line 1 must be a word and 10 numbers, .* Received: 12 numbers; "
-        "--model.embedding-units is 10",
-        capsys.readouterr().err,
-    )
-    assert main(small(few, tmp_path / "run")) == 2
-    assert "another training: embeddings was 'vectors.txt'" in capsys.readouterr().err
-    with pytest.raises(UserError, match="embeddings must not be set with from_preset"):
-        training.train(TrainConfig(output=tmp_path, embeddings=path, from_preset="x"))
 
 
 @pytest.mark.exhaustive

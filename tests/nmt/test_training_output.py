@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import pytest
 from keras_attention_apps.nmt.inference import Translator
@@ -71,14 +70,6 @@ def test_an_output_that_is_a_model_stays_as_it_is(model_folder, tmp_path, capsys
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1 and "Received the folder of a model: " in err
     assert contents(output) == before
-
-
-def test_missing_tensorboard_is_an_error_before_reading(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    assert main([*command("nowhere", tmp_path), "--tensorboard"]) == 2
-
-    assert "pip install tensorboard" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_training_that_fails_at_once_deletes_nothing(

@@ -42,7 +42,7 @@ class CaptionNetwork(DecoderNetwork):
         config: A `ModelConfig`.
         backbone_weights: See `Backbone`.
         backbone: The `Backbone` of another network, to share it; a new one if omitted.
-        sample_temperature, scheduled_sampling: See `DecoderNetwork`.
+        sample_temperature: See `DecoderNetwork`.
         **loss_options: See `LossOptions`.
 
     Call arguments:
@@ -68,13 +68,11 @@ class CaptionNetwork(DecoderNetwork):
         backbone_weights=None,
         backbone=None,
         sample_temperature=1.0,
-        scheduled_sampling=False,
         **loss_options,
     ):
         super().__init__(
             config,
             sample_temperature=sample_temperature,
-            scheduled_sampling=scheduled_sampling,
             name="captioner",
         )
         self.loss_options = LossOptions(**loss_options)

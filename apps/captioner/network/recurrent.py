@@ -6,7 +6,6 @@ Shapes: B images, K captions of one image, T words, S regions, D depth of a regi
 import keras
 from keras import ops
 from keras_attention_apps.captioner.network.base import CaptionNetwork
-from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import DeepOutput
 
 from keras_attention import (
@@ -15,7 +14,6 @@ from keras_attention import (
     AttentionDecoder,
     HardWeighting,
     ReinforceLoss,
-    ScheduledSampling,
 )
 
 
@@ -32,10 +30,7 @@ class ShowAttendTell(CaptionNetwork):
             for name in ("initial_output", "initial_carry")
         )
         self.add_embeddings(vocabulary_size)
-        sampling = None
-        if self.scheduled_sampling:
-            sampling = ScheduledSampling(self.embedding, self._predict, rate=0.0)
-        self.decoder = AttentionDecoder(self.make_cell(config), sampling=sampling)
+        self.decoder = AttentionDecoder(self.make_cell(config))
         self.readout = DeepOutput(config.embedding_units, dropout=config.dropout)
         # Weight files of captioners store this layer under the name `from_output`.
         self.readout.from_output = self.readout.from_state
@@ -110,17 +105,10 @@ class ShowAttendTell(CaptionNetwork):
         )
         inputs = self.cell_inputs(embedded, self.whole_image(regions))
         steps = self.decoder(inputs, regions, state, training=training)
-        # In scheduled sampling, some of the words that were read are samples.
-        read = steps.get("word_inputs", embedded)
         hidden = self.readout(
-            read, steps["output"], steps["context"], training=training
+            embedded, steps["output"], steps["context"], training=training
         )
         return hidden, self.reported(steps)
-
-    def _predict(self, embedded, outputs):
-        """Return the logits of one step, for scheduled sampling."""
-        hidden = self.readout(embedded, outputs["output"], outputs["context"])
-        return self.embedding(hidden, reverse=True)
 
     def begin(self, inputs, max_length=None):
         regions = self.regions(inputs, training=False)
@@ -155,19 +143,10 @@ class AdaptiveCaptioner(ShowAttendTell):
         `"sentinel"` `(B, K, T)`, beta. In a search, the maps `(B, K, S + 1)` end with
         beta.
 
-    Raises:
-        UserError: If there is scheduled sampling.
-
     Reference: [Lu et al., 2017](https://arxiv.org/abs/1612.01887).
     """
 
     def __init__(self, config, vocabulary_size, **options):
-        if options.get("scheduled_sampling"):
-            raise UserError(
-                "scheduled_sampling needs soft or hard attention: it samples words, "
-                "but the inputs of adaptive attention also contain the image. "
-                f"Received: attention {config.attention}"
-            )
         super().__init__(config, vocabulary_size, **options)
         self.image_projection = keras.layers.Dense(
             config.region_units or self.backbone.depth, "relu", name="image_projection"

@@ -39,10 +39,6 @@ from keras_attention_apps.common.network.base import shape_multiple
 from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
 from keras_attention_apps.common.training import data_sets, runner, schedules
 from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
-from keras_attention_apps.common.training.embeddings import (
-    check_embeddings,
-    load_embeddings,
-)
 from keras_attention_apps.common.training.report import Samples
 
 # Longer side of an image in the report, in pixels.
@@ -84,11 +80,9 @@ def train(config: TrainConfig):
         config, data=tuple(map(resolved, config.data)), output=resolved(config.output)
     )
     data_sets.check_data_sets(config.data, config.data_weights)
-    check_embeddings(config)
-    schedules.check_sampling(config)
     inputs = (*config.data, *config.teacher_captions, config.from_preset)
-    inputs += (config.backbone_weights, config.embeddings)
-    runner.check_output(config.output, config.tensorboard, inputs)
+    inputs += (config.backbone_weights,)
+    runner.check_output(config.output, inputs)
     Inputs(*inputs).check(config.cache, whole=False)
     runner.check_epochs(
         config.epochs, config.fine_tune_epochs, config.self_critical_epochs
@@ -241,8 +235,6 @@ def _new_captioner(config, vocabulary, start):
     captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
     if start:
         captioner.copy_weights(start)
-    if config.embeddings:
-        load_embeddings(config.embeddings, vocabulary.words, captioner.network)
     return captioner
 
 
@@ -265,7 +257,6 @@ def _build(config, vocabulary_size):
             vocabulary_size,
             backbone_weights=None if start == "none" else start,
             sample_temperature=config.self_critical_temperature,
-            scheduled_sampling=config.scheduled_sampling > 0,
             **{name: getattr(config, name) for name in _LOSS_OPTIONS},
         )
     except UserError:
@@ -452,10 +443,6 @@ class _Phases:
             seed=config.seed + progress.phase,
             epoch=progress.epoch,
         )
-        # The probability grows in the first phase, and then stays at its maximum.
-        is_first = progress.phase == 0 or not config.epochs
-        growing_steps = len(batches) * epochs if is_first else 0
-        schedules.start_sampling(self.network, config, growing_steps)
         self._fit(title, batches, validation_batches, epochs, learning_rate)
 
     def _fit(self, title, batches, validation_batches, epochs, learning_rate):

@@ -81,8 +81,6 @@ class DecoderNetwork(keras.Model):
         config: Its `ModelConfig`.
         name: Name of the network.
         sample_temperature: Softmax temperature for sampling in self-critical training.
-        scheduled_sampling: Whether the decoder has `ScheduledSampling`, with a rate of
-            0 at first; for recurrent decoders.
 
     Attributes:
         mean_loss: Metric of the loss, which `compute_loss` updates with the number of
@@ -90,13 +88,10 @@ class DecoderNetwork(keras.Model):
             included.
     """
 
-    def __init__(
-        self, config, *, name, sample_temperature=1.0, scheduled_sampling=False
-    ):
+    def __init__(self, config, *, name, sample_temperature=1.0):
         super().__init__(name=name)
         self.config = config
         self.sample_temperature = sample_temperature
-        self.scheduled_sampling = scheduled_sampling
         self.mean_loss = keras.metrics.Mean(name="loss")
 
     def begin(self, inputs, max_length):

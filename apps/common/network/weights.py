@@ -39,30 +39,22 @@ def check_weights(path, fewest=0):
         )
 
 
-def model_weights(network):
-    """Return the weights of a network without those of its training.
-
-    A network with scheduled sampling counts its training passes in a weight.
-    """
-    return [x for x in network.weights if not x.path.endswith("/passes")]
-
-
 def copy_weights(source, target):
     """Copy the weights of one network to another of the same configuration."""
-    pairs = zip(model_weights(target), model_weights(source), strict=True)
+    pairs = zip(target.weights, source.weights, strict=True)
     for ours, theirs in pairs:
         ours.assign(theirs)
 
 
 def save_model(network, path):
     """Write the weights of a network in float16, compressed."""
-    arrays = (_rounded(_array(x, half=True)) for x in model_weights(network))
+    arrays = (_rounded(_array(x, half=True)) for x in network.weights)
     _write(arrays, path, zipfile.ZIP_DEFLATED)
 
 
 def load_model(network, path):
     """Load what `save_model` wrote into a built network."""
-    _read(model_weights(network), path, half=True)
+    _read(network.weights, path, half=True)
 
 
 def save_checkpoint(model, path):

@@ -41,13 +41,12 @@ CHANGEABLE = (
     "reverse_model",
     "output",
     "cache",
-    "tensorboard",
     "devices.hosts",
     "devices.host_index",
     "reading.max_bytes",
 )
 # Options whose files may be moved, but not renamed.
-MOVABLE = ("embeddings", "from_preset", "backbone_weights")
+MOVABLE = ("from_preset", "backbone_weights")
 
 
 @dataclasses.dataclass

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.util
 import math
 from pathlib import Path
 
@@ -144,20 +143,13 @@ def _floats(logs):
 CHECKPOINTS = "checkpoints"
 
 
-def check_output(
-    output, tensorboard=False, inputs=(), folders=(BEST, CHECKPOINTS), files=()
-):
+def check_output(output, inputs=(), folders=(BEST, CHECKPOINTS), files=()):
     """Raise a `UserError` if a training must not write to a folder.
 
     The folder must not be a model itself, unless it holds a training, and must not have
     other files in place of the best model, the checkpoints and the report. What the
     training reads must not be replaced.
     """
-    if tensorboard and not importlib.util.find_spec("tensorboard"):
-        raise UserError(
-            "tensorboard needs TensorBoard, which is not installed: "
-            "python -m pip install tensorboard"
-        )
     if holds(output, MODEL_FILES) and not is_begun(output):
         raise UserError(
             "expected the name of a new folder, or of one that holds a training. "
@@ -371,9 +363,6 @@ class Runner:
             ),
             SaveEveryEpoch(self.checkpoints),
         ]
-        if config.tensorboard:
-            logs = config.output / "logs" / f"phase-{progress.phase}"
-            callbacks.append(keras.callbacks.TensorBoard(logs))
         return callbacks
 
     def _report_best(self):

@@ -19,7 +19,6 @@ from keras_attention import (
     LayerNormLSTMCell,
     LuongAttention,
     RecurrentEncoder,
-    ScheduledSampling,
 )
 
 
@@ -50,10 +49,7 @@ class RecurrentNetwork(TranslationNetwork):
         cell, *rest = [self._cell(config.units) for _ in range(config.decoder_layers)]
         if rest:
             cell = keras.layers.StackedRNNCells([cell, *map(ResidualCell, rest)])
-        sampling = None
-        if self.scheduled_sampling:
-            sampling = ScheduledSampling(self.embedding, self._predict, rate=0.0)
-        self.decoder = AttentionDecoder(self._attention_cell(cell), sampling=sampling)
+        self.decoder = AttentionDecoder(self._attention_cell(cell))
 
     def _embed(self, embedding, token_ids, training=None):
         return self.embedding_dropout(embedding(token_ids), training=training)
@@ -83,14 +79,9 @@ class RecurrentNetwork(TranslationNetwork):
             value_mask=memory["mask"],
             training=training,
         )
-        # In scheduled sampling, some of the words that were read are samples.
-        hidden = self._hidden(steps.get("word_inputs", embedded), steps)
+        hidden = self._hidden(embedded, steps)
         weights = steps["weights"] if return_weights else None
         return self.output_dropout(hidden, training=training), weights
-
-    def _predict(self, embedded, outputs):
-        """Return the logits of one step, for scheduled sampling."""
-        return self.logits(self._hidden(embedded, outputs))
 
     def start(self, inputs, max_length):
         encoded = self.encode(inputs["source"])

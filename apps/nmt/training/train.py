@@ -28,15 +28,8 @@ from keras_attention_apps.common.models import BEST, short_digest
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
 from keras_attention_apps.common.task import average_models
-from keras_attention_apps.common.text import begins_unspaced
 from keras_attention_apps.common.training import data_sets, runner, schedules
 from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
-from keras_attention_apps.common.training.embeddings import (
-    check_embeddings,
-    read_vectors,
-    report_found,
-    set_embeddings,
-)
 from keras_attention_apps.common.training.report import Samples, best_of, is_epoch
 from keras_attention_apps.nmt.config import (
     DECODERS,
@@ -60,7 +53,7 @@ from keras_attention_apps.nmt.data.dataset import (
 from keras_attention_apps.nmt.inference import Translator, length_ratio
 from keras_attention_apps.nmt.metrics import has_four_words, translation_scores
 from keras_attention_apps.nmt.network import build_network
-from keras_attention_apps.nmt.text import SUBWORDS, WORD_BEGIN, Subwords
+from keras_attention_apps.nmt.text import SUBWORDS, Subwords
 from keras_attention_apps.nmt.training.back_translation import (
     BACK_TRANSLATIONS,
     back_translate,
@@ -70,43 +63,6 @@ from keras_attention_apps.nmt.training.self_critical import (
     SelfCriticalTranslations,
 )
 from keras_attention_apps.nmt.web.views import heat_map
-
-
-def load_embeddings(path, pieces, network):
-    """Set the embeddings of a network to the word vectors of its subwords.
-
-    A subword that begins a word, such as `▁dog`, takes the vector of the word that it
-    spells, `dog`. Punctuation and subwords of scripts without spaces need no mark.
-    Other subwords, such as the ending `ing`, are not words, and keep their initial
-    vectors. If the file contains vectors of subwords, whose entries have the mark `▁`,
-    every subword takes its own vector.
-    """
-    vectors, found, repeated = vectors_of(path, pieces, network.config.embedding_units)
-    report_found(path, found, repeated, "subwords")
-    for layer in {network.embedding, network.source_embedding}:
-        set_embeddings(layer.embeddings, vectors, found)
-
-
-def vectors_of(path, pieces, dimension):
-    """Return the vectors of subwords, a mask of those found, and the repeated lines.
-
-    The last one is the number of lines that repeat an entry.
-    """
-    words = [piece.removeprefix(WORD_BEGIN) for piece in pieces]
-    loaded = read_vectors(path, [*pieces, *words], dimension)
-    vectors, found = (np.split(x, 2) for x in (loaded.vectors, loaded.found))
-    begins = np.array([piece.startswith(WORD_BEGIN) for piece in pieces])
-    # The mark alone may be an entry of word vectors, too.
-    is_marked = begins & [piece != WORD_BEGIN for piece in pieces]
-    if np.any(found[0] & is_marked):
-        return vectors[0], found[0], loaded.repeated
-    is_word = begins | [_stands_alone(word) for word in words]
-    return vectors[1], found[1] & is_word, loaded.repeated
-
-
-def _stands_alone(piece):
-    """Return whether a subword needs no mark: punctuation, or unspaced scripts."""
-    return not any(map(str.isalnum, piece)) or begins_unspaced(piece)
 
 
 class TranslationSamples(Samples):
@@ -172,8 +128,6 @@ def train(config: TrainConfig):
     )
     if config.guide and config.model.attention == "none":
         raise UserError("guide needs a model with attention. Received: attention=none")
-    schedules.check_sampling(config)
-    check_embeddings(config)
     if (config.monolingual is None) != (config.reverse_model is None):
         raise UserError(
             "expected both --monolingual and --reverse-model, or neither. Received: "
@@ -183,15 +137,7 @@ def train(config: TrainConfig):
     models = [config.from_preset, config.reverse_model]
     runner.check_output(
         config.output,
-        config.tensorboard,
-        [
-            *inputs,
-            config.guide,
-            config.embeddings,
-            config.monolingual,
-            *config.data,
-            *models,
-        ],
+        [*inputs, config.guide, config.monolingual, *config.data, *models],
         (BEST, runner.CHECKPOINTS, SAVED_EPOCHS, BACK_TRANSLATIONS),
         files=(SUBWORDS,),
     )
@@ -324,12 +270,9 @@ def _train(config, training, validation, devices):
         label_smoothing=config.label_smoothing,
         sample_temperature=config.self_critical_temperature,
         guide_weight=config.guide_weight,
-        scheduled_sampling=config.scheduled_sampling > 0,
     )
     if start:
         copy_weights(start.network, network)
-    if config.embeddings:
-        load_embeddings(config.embeddings, subwords.pieces, network)
     translator = Translator(model, subwords, network)
     phases = _Phases(config, translator, training, validation, checkpoints, devices)
     phases.runner.run(
@@ -439,7 +382,6 @@ class _Phases:
                 on_first_host(self.translator.tokenizer.save, checkpoints.directory)
         if not config.epochs:
             return
-        schedules.start_sampling(self.network, config, len(batches) * config.epochs)
         self.runner.fit(
             "Teacher forcing",
             batches,
