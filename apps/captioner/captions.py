@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from keras_attention_apps.captioner.config import (
     PRESETS,
-    CaptionBeamConfig,
+    CaptionSearchOptions,
     ImageSize,
     MaxLength,
     ModelConfig,
@@ -247,7 +247,7 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
         threads: Number of threads; by default one per processor.
     """
 
-    search_type = CaptionBeamConfig
+    search_type = CaptionSearchOptions
     metadata_type = LiteMetadata
 
     def _caption_each(self, images, n_best, batch_size, maps, search):

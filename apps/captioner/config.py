@@ -2,14 +2,13 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 from keras_attention_apps.common.options import (
     MAX_LENGTH,
     MAX_UNITS,
     BatchSize,
-    BeamConfig,
     BeamSize,
     BulkConfig,
     CalibrationOptions,
@@ -18,7 +17,6 @@ from keras_attention_apps.common.options import (
     Flags,
     Fraction,
     Layers,
-    LengthPenalty,
     LogProbability,
     ModelName,
     Natural,
@@ -49,18 +47,14 @@ MaxLength = Annotated[int, Range(2, MAX_LENGTH)]
 
 
 @dataclasses.dataclass(frozen=True)
-class CaptionBeamConfig(BeamConfig):
-    """All options of the beam search; see `CaptionSearchOptions`."""
-
-    length_penalty: LengthPenalty = 0.7
-    no_repeat_ngrams: Natural = 3
-
-
-@dataclasses.dataclass(frozen=True)
 class CaptionSearchOptions(SearchOptions):
     """Options of the beam search. A LiteRT file has its own, which are fixed."""
 
-    complete_type = CaptionBeamConfig
+    defaults: ClassVar = {
+        **SearchOptions.defaults,
+        "length_penalty": 0.7,
+        "no_repeat_ngrams": 3,
+    }
 
     #: N-gram blocking: no caption repeats an n-gram of this length (0 disables it).
     no_repeat_ngrams: Rare[Natural | None] = None

@@ -11,7 +11,7 @@ import numpy as np
 from keras_attention_apps.captioner.captions import BaseCaptioner, check_maps
 from keras_attention_apps.captioner.config import (
     RUNTIME_OPTIONS,
-    CaptionBeamConfig,
+    CaptionSearchOptions,
     ModelConfig,
 )
 from keras_attention_apps.captioner.images import ImageError
@@ -62,7 +62,7 @@ class Captioner(BaseCaptioner, Task):
     """
 
     config_type = ModelConfig
-    search_type = CaptionBeamConfig
+    search_type = CaptionSearchOptions
     program = "captioner"
     runtime_options = RUNTIME_OPTIONS
     ensemble_type = CaptionEnsemble
@@ -202,7 +202,7 @@ class Captioner(BaseCaptioner, Task):
 
         Args:
             maps: Attention maps to return; see `caption_each`.
-            **given: Options of the beam search; see `CaptionBeamConfig`.
+            **given: Options of the beam search; see `CaptionSearchOptions`.
         """
         check_maps(maps)
         search = self.search_options(**given)

@@ -4,7 +4,6 @@ import sys
 
 from keras_attention_apps.captioner import config
 from keras_attention_apps.common import cli
-from keras_attention_apps.common.options import AverageConfig
 
 COMMANDS = {
     "caption": config.CaptionConfig,
@@ -16,7 +15,6 @@ COMMANDS = {
     "serve": config.ServeConfig,
     "train": config.TRAINING,
     "train-scenes": config.SCENES,
-    "average": AverageConfig,
 }
 TEXTS = {
     "train-scenes": "Train a captioner on simple images, such as those of captioner "
@@ -33,7 +31,7 @@ def main(argv=None):
         COMMANDS,
         call,
         presets=config.PRESETS,
-        read_config=_read_config,
+        load_task=_load_task,
         argv=argv,
         texts=TEXTS,
     )
@@ -47,9 +45,9 @@ def call(options):
         case config.EvaluateConfig():
             from keras_attention_apps.captioner.commands.evaluate import evaluate as run
         case config.CalibrateConfig():
-            from keras_attention_apps.captioner.commands.evaluate import (
-                calibrate as run,
-            )
+            from keras_attention_apps.captioner.commands import evaluate
+
+            run = evaluate.calibrate
         case config.ExportConfig():
             from keras_attention_apps.captioner.commands.export import export as run
         case config.ScenesConfig():
@@ -63,10 +61,6 @@ def call(options):
                 from keras_attention_apps.captioner.serve import serve as run
         case config.TrainConfig():
             from keras_attention_apps.captioner.training.train import train as run
-        case AverageConfig():
-            from keras_attention_apps.captioner.inference import Captioner
-
-            run = Captioner.average
     return run(options)
 
 
@@ -77,11 +71,10 @@ def _page(options):
     return build(options)
 
 
-def _read_config(preset):
-    cli.quiet_tensorflow()
+def _load_task():
     from keras_attention_apps.captioner.inference import Captioner
 
-    return Captioner.read_config(preset)
+    return Captioner
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ import numpy as np
 from keras_attention_apps.captioner.images import is_open, read_image
 from keras_attention_apps.captioner.text import sentence
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.figures import plots
 from keras_attention_apps.common.files import atomic_path, check_file
+from keras_attention_apps.common.output import plots
 from keras_attention_apps.common.web.markup import (
     data_uri,
     download,

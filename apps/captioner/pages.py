@@ -28,7 +28,7 @@ from keras_attention_apps.common.files import (
     read_file,
     write_or_print,
 )
-from keras_attention_apps.common.progress import note
+from keras_attention_apps.common.output import note
 
 # Attribute of a picture of whose text the model is unsure.
 UNSURE = 'data-alt="unsure"'

@@ -23,8 +23,13 @@ from keras_attention_apps.common.errors import (
 )
 from keras_attention_apps.common.files import at_most
 from keras_attention_apps.common.models import CONFIG, read_sealed
-from keras_attention_apps.common.options import ReadingConfig, TrainingOptions, parsed
-from keras_attention_apps.common.progress import quiet
+from keras_attention_apps.common.options import (
+    AverageConfig,
+    ReadingConfig,
+    TrainingOptions,
+    parsed,
+)
+from keras_attention_apps.common.output import quiet
 
 
 class Terminated(KeyboardInterrupt):
@@ -56,8 +61,6 @@ _GLOBAL_OPTIONS = (
     "\n\n--quiet, with any command, shows no progress. --version alone prints the "
     "version."
 )
-# Packages of this project: a missing module of theirs is a bug.
-_OURS = ("keras_attention", "keras_attention_apps")
 
 
 def run(program, main):
@@ -88,25 +91,29 @@ def run(program, main):
         return 141
     except (UserError, OSError) as error:
         message = reason(error) if isinstance(error, OSError) else error
-        print(f"{program}: error: {printable(message)}", file=sys.stderr)
-        return 2
     except ValueError as error:
         # Keras reads the name of its backend when it is imported.
         if not str(error).startswith("Unable to import backend"):
             raise
-        message = f"set KERAS_BACKEND=tensorflow, jax or torch. {error}"
-        print(
-            f"{program}: error: expected a backend of Keras: {message}", file=sys.stderr
+        message = (
+            "expected a backend of Keras: set KERAS_BACKEND=tensorflow, jax or torch. "
+            f"{error}"
         )
-        return 2
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("", *_OURS):
+        if _is_ours(error):
             raise
-        message = f'not installed: python -m pip install ".[{program}]"'
-        print(
-            f"{program}: error: the package {error.name} is {message}", file=sys.stderr
+        message = (
+            f"the package {error.name} is not installed: "
+            f'python -m pip install ".[{program}]"'
         )
-        return 2
+    print(f"{program}: error: {printable(message)}", file=sys.stderr)
+    return 2
+
+
+def _is_ours(error):
+    """Return whether a missing module is one of this project, which is a bug."""
+    ours = ("", "keras_attention", "keras_attention_apps")
+    return (error.name or "").partition(".")[0] in ours
 
 
 @contextlib.contextmanager
@@ -115,7 +122,7 @@ def needed_by_server():
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("", *_OURS):
+        if _is_ours(error):
             raise
         raise UserError(
             f'the server needs the extra serve: pip install ".[serve]" ({error})'
@@ -144,22 +151,23 @@ def quiet_tensorflow():
         )
 
 
-def main(name, description, commands, call, *, presets, read_config, argv, texts=()):
+def main(name, description, commands, call, *, presets, load_task, argv, texts=()):
     """Parse a command line, run the command, and return the exit code.
 
     Args:
         name, description: Name of the program, and text of `--help`.
         commands: Dict from the names of commands to the dataclasses of their options,
-            or to an instance with other defaults.
+            or to an instance with other defaults. Every program also has `average`.
         call: Function from the options to the result of their command. It imports what
             the command needs, so that `--help` need not wait for Keras. An integer is
             the exit code; another result means success.
         presets: Folder of the shipped presets.
-        read_config: Function from a preset's name to the configuration of its model.
+        load_task: Function that imports the program's subclass of `Task`.
         argv: The arguments; `sys.argv[1:]` if `None`.
         texts: Dict from commands to other texts of `--help` than their docstrings.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
+    commands = {**commands, "average": AverageConfig}
     is_quiet = QUIET in argv
     argv = [x for x in argv if x != QUIET]
 
@@ -181,6 +189,10 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
             found.append(Annotated[options, tyro.conf.subcommand(command, **more)])
         return functools.reduce(operator.or_, found)
 
+    def read_config(preset):
+        quiet_tensorflow()
+        return load_task().read_config(preset)
+
     def run_command():
         if argv == ["--version"]:
             print(name, version())
@@ -199,7 +211,10 @@ def main(name, description, commands, call, *, presets, read_config, argv, texts
         with shown, _resuming(config), at_most(limit), warnings.catch_warnings():
             # Pillow warns about some files although it can read them.
             warnings.filterwarnings("ignore", module="PIL")
-            result = call(config)
+            if isinstance(config, AverageConfig):
+                result = load_task().average(config)
+            else:
+                result = call(config)
         return result if isinstance(result, int) else 0
 
     return run(name, run_command)

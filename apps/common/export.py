@@ -81,15 +81,9 @@ def export_task(config, model, inputs, load, write_lite, write_saved_model):
 
 
 def fill_chunks(strings, size):
-    """Fill a batch of strings up with empty ones, to chunks of one size.
+    """Fill strings `(B,)` up with empty ones, to chunks of at most `size` rows.
 
-    Args:
-        strings: String tensor `(B,)`.
-        size: Maximum number of rows of a chunk.
-
-    Returns:
-        filled: String tensor `(chunks * rows,)`, never empty.
-        chunks: The number of chunks.
+    Returns the strings, at least one, and the number of chunks.
     """
     import tensorflow as tf
 
@@ -102,16 +96,8 @@ def fill_chunks(strings, size):
 def map_chunks(function, batch, chunks, signature):
     """Apply a function to the chunks of a batch, one after the other.
 
-    Only the returned tensors take more memory for a larger batch.
-
-    Args:
-        function: Function from a chunk to a dict of tensors with as many rows.
-        batch: Tensor `(chunks * rows, ...)`.
-        chunks: The number of chunks.
-        signature: Dict of `tf.TensorSpec`s of what the function returns.
-
-    Returns:
-        The dict of the function, for the whole batch.
+    Only the tensors of the dict that the function returns, of `signature`, take more
+    memory for a larger batch.
     """
     import tensorflow as tf
 
@@ -127,12 +113,21 @@ def map_chunks(function, batch, chunks, signature):
     return {name: joined(x) for name, x in found.items()}
 
 
-def write_archive(archive, directory, write_errors):
-    """Write a SavedModel with the digests of its files; an older one is replaced."""
+def write_served(serve, signature, parts, directory):
+    """Write a function as a SavedModel with the digests of its files.
+
+    `parts` are the layers and resources that it uses; an older export is replaced.
+    """
+    import tensorflow as tf
+
+    archive = keras.export.ExportArchive()
+    for part in parts:
+        archive.track(part)
+    archive.add_endpoint("serve", serve, input_signature=[signature])
     with atomic_folder(directory, _own_names) as temporary:
         try:
             archive.write_out(str(temporary), verbose=False)
-        except write_errors as error:
+        except tf.errors.OpError as error:
             # The reason follows the name of the failed function.
             reason = str(error).rpartition("}} ")[-1]
             raise UserError(
@@ -146,26 +141,18 @@ COMPANIONS = ("README.md", "LICENSE")
 
 
 def save_litert(
-    task, path, signatures, *, quantize, metadata, samples=None, name_or_path=None
+    task, path, searches, *, quantize, metadata, samples=None, name_or_path=None
 ):
-    """Write the search of a task as a LiteRT file.
+    """Write the searches of a task as a LiteRT file.
 
-    Args:
-        task: The `Task`.
-        path: Name of the file.
-        signatures: As of `convert_to_litert`; functions that return the dict of a
-            search.
-        quantize: As of `convert_to_litert`, or `"none"`.
-        metadata: Further entries of the metadata.
-        samples: As of `convert_to_litert`.
-        name_or_path: The preset or folder that it is from, if any. The file contains
-            its name, model card and licence; for `"a+b"`, both names, and the card and
-            licence of the first.
+    `searches` has a `SearchModel` and the specifications of its inputs for each
+    signature. The file contains the name of the preset or folder that it is from, its
+    model card and licence; for `"a+b"`, both names, and the files of the first.
     """
     model = convert_to_litert(
         {
-            name: (_without_booleans(function), specs)
-            for name, (function, specs) in signatures.items()
+            name: (_without_booleans(search_model), specs)
+            for name, (search_model, specs) in searches.items()
         },
         quantize=None if quantize == "none" else quantize,
         samples=samples,
@@ -197,17 +184,14 @@ def save_litert(
     )
 
 
-def _without_booleans(function):
-    """Return a function whose boolean outputs are int32.
-
-    LiteRT in browsers reads only float32, int32 and uint8.
-    """
+def _without_booleans(search_model):
+    """Return a search whose boolean outputs are int32, which browsers can read."""
     import tensorflow as tf
 
     def call(**inputs):
         return {
             name: tf.cast(x, "int32") if x.dtype == tf.bool else x
-            for name, x in function(**inputs).items()
+            for name, x in search_model(inputs).items()
         }
 
     return call

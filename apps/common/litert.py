@@ -247,8 +247,7 @@ class LiteTask(Described):
         self.read_description(metadata)
         if "search" not in metadata:
             raise UserError("search is missing")
-        search = from_json(self.search_type, metadata["search"])
-        self.search = dataclasses.asdict(search)
+        self.search = from_json(self.search_type, metadata["search"]).complete
         self.options = metadata.get("model", {})
         if not isinstance(self.options, dict):
             raise UserError(f"model must be an object. Received: {self.options!r:.60}")

@@ -357,7 +357,7 @@ class Runtimes:
 
     def search_options(self, given):
         """Return all options of the search on Keras: those given, and the defaults."""
-        return dataclasses.asdict(self.litert().search_type(**given))
+        return self.litert().search_type(**given).complete
 
     def files(self, model):
         """Return the files of a model; an empty list if there is no model."""

@@ -174,21 +174,22 @@ def replaced(model, changes, runtime_options):
     return from_json(type(model), {**dataclasses.asdict(model), **given})
 
 
-@dataclasses.dataclass(frozen=True)
-class BeamConfig:
-    """All options of the beam search, with their defaults; see `SearchOptions`."""
+def with_defaults(config, defaults, few=None):
+    """Return a dataclass in which defaults replace `None`.
 
-    beam_size: BeamSize = 5
-    length_penalty: LengthPenalty = 1.0
-    beam_groups: Positive = 1
-    diversity_penalty: NonNegative = 0.5
-
-    def __post_init__(self):
-        if self.beam_groups < 1 or self.beam_size % self.beam_groups:
-            raise UserError(
-                f"beam_groups must divide beam_size, {self.beam_size}. "
-                f"Received: {self.beam_groups}"
-            )
+    `few` describes the examples of a preset that learns gently from them; the defaults
+    are then printed.
+    """
+    names = [field.name for field in dataclasses.fields(config)]
+    missing = {
+        name: value
+        for name, value in defaults.items()
+        if name in names and getattr(config, name) is None
+    }
+    if few:
+        values = ", ".join(f"{name} {value}" for name, value in missing.items())
+        print(f"{few} are few for a preset. {values}")
+    return dataclasses.replace(config, **missing)
 
 
 # Marks an option that --help leaves out, and --help-all shows.
@@ -200,10 +201,15 @@ Rare = Annotated[TypeVar("T"), RARE]
 class SearchOptions:
     """Options of the beam search. A LiteRT file has its own, which are fixed.
 
-    `None` stands for the default of `complete_type`, a `BeamConfig`.
+    `None` stands for the value in `defaults`.
     """
 
-    complete_type: ClassVar = BeamConfig
+    defaults: ClassVar = {
+        "beam_size": 5,
+        "length_penalty": 1.0,
+        "beam_groups": 1,
+        "diversity_penalty": 0.5,
+    }
 
     #: Beam width: number of hypotheses kept at each step; 1 is greedy search.
     beam_size: BeamSize | None = None
@@ -225,7 +231,13 @@ class SearchOptions:
     @property
     def complete(self):
         """Dict of all options: those that were given, and the defaults of the rest."""
-        return dataclasses.asdict(self.complete_type(**self.given))
+        search = {**dataclasses.asdict(self), **self.defaults, **self.given}
+        beam_size, groups = search["beam_size"], search["beam_groups"]
+        if groups < 1 or beam_size % groups:
+            raise UserError(
+                f"beam_groups must divide beam_size, {beam_size}. Received: {groups}"
+            )
+        return search
 
 
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
@@ -311,14 +323,6 @@ _SEARCH_NEEDS = {
 
 _RUNTIME_NEEDS = {
     "threads": ("the runtime litert", lambda config: config.runtime != "keras"),
-}
-
-TRAINING_NEEDS = {
-    "guide_weight": ("--guide", lambda config: config.guide),
-    **dict.fromkeys(
-        ("reverse_model", "monolingual_weight", "back_translation_temperature"),
-        ("--monolingual", lambda config: config.monolingual),
-    ),
 }
 
 

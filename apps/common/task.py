@@ -205,7 +205,7 @@ class Task(Described):
 
     def search_options(self, **given):
         """Return all options of the beam search: those given, and the defaults."""
-        return dataclasses.asdict(self.search_type(**given))
+        return self.search_type(**given).complete
 
     @property
     def identity(self):

@@ -2,14 +2,13 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.options import (
     MAX_UNITS,
     BatchSize,
-    BeamConfig,
     BeamSize,
     BulkConfig,
     CalibrationOptions,
@@ -38,6 +37,7 @@ from keras_attention_apps.common.options import (
     TrainingOptions,
     Units,
     Weight,
+    with_defaults,
 )
 from tyro.conf import Positional
 
@@ -69,27 +69,10 @@ class SamplingConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationBeamConfig(BeamConfig):
-    """All options of the beam search; see `TranslationSearchOptions`."""
-
-    min_length_ratio: MinLengthRatio = 0.0
-    max_length_ratio: LengthRatio | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        largest = self.max_length_ratio
-        if largest is not None and self.min_length_ratio > largest:
-            raise UserError(
-                f"min_length_ratio must be at most max_length_ratio, {largest}. "
-                f"Received: {self.min_length_ratio}"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
 class TranslationSearchOptions(SearchOptions):
     """Options of the beam search. A LiteRT file has its own, which are fixed."""
 
-    complete_type = TranslationBeamConfig
+    defaults: ClassVar = {**SearchOptions.defaults, "min_length_ratio": 0.0}
 
     #: Minimum length of a translation relative to its source, in subwords; never more
     #: than the maximum length of the model.
@@ -98,6 +81,16 @@ class TranslationSearchOptions(SearchOptions):
     #: translation has about r * (source length + 5) subwords at most; r is the length
     #: ratio of the model.
     max_length_ratio: Rare[LengthRatio | None] = None
+
+    @property
+    def complete(self):
+        least, largest = self.min_length_ratio, self.max_length_ratio
+        if None not in (least, largest) and least > largest:
+            raise UserError(
+                f"min_length_ratio must be at most max_length_ratio, {largest}. "
+                f"Received: {least}"
+            )
+        return super().complete
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +223,15 @@ def _of(*kinds):
     return f"--attention {' or '.join(kinds)}", lambda model: model.attention in kinds
 
 
-# Options that some networks ignore; see `check_needs`.
+# Options that have an effect only together with others; see `check_needs`.
+TRAINING_NEEDS = {
+    "guide_weight": ("--guide", lambda config: config.guide),
+    **dict.fromkeys(
+        ("reverse_model", "monolingual_weight", "back_translation_temperature"),
+        ("--monolingual", lambda config: config.monolingual),
+    ),
+}
+# Options that some networks ignore.
 MODEL_NEEDS = {
     **dict.fromkeys(
         ("encoder_units", "layer_norm", "context_dropout", "output_dropout"),
@@ -415,15 +416,9 @@ FEW_PAIRS = 10_000
 GENTLE = {"epochs": 4, "learning_rate": 3e-4}
 
 
-def with_recipe(config, attention, changes=()):
+def with_recipe(config, attention):
     """Return a configuration in which values of the recipe replace `None`."""
-    recipe = {**RECIPES[attention], **dict(changes)}
-    missing = {
-        field.name: recipe[field.name]
-        for field in dataclasses.fields(config)
-        if field.name in recipe and getattr(config, field.name) is None
-    }
-    return dataclasses.replace(config, **missing)
+    return with_defaults(config, RECIPES[attention])
 
 
 @dataclasses.dataclass(frozen=True)

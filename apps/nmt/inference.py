@@ -15,7 +15,7 @@ from keras_attention_apps.common.text import PAD, START
 from keras_attention_apps.nmt.config import (
     RUNTIME_OPTIONS,
     ModelConfig,
-    TranslationBeamConfig,
+    TranslationSearchOptions,
 )
 from keras_attention_apps.nmt.data.glossary import word_continuations
 from keras_attention_apps.nmt.network import build_network
@@ -59,7 +59,7 @@ class Translator(BaseTranslator, Task):
     """
 
     config_type = ModelConfig
-    search_type = TranslationBeamConfig
+    search_type = TranslationSearchOptions
     program = "nmt"
     runtime_options = RUNTIME_OPTIONS
     build_network = staticmethod(build_network)
@@ -261,7 +261,7 @@ class Translator(BaseTranslator, Task):
         Args:
             max_length: Maximum number of tokens; that of the `ModelConfig` if omitted.
                 The limit of each translation also depends on its sentence.
-            min_length_ratio, max_length_ratio: See `TranslationBeamConfig`.
+            min_length_ratio, max_length_ratio: See `TranslationSearchOptions`.
             phrases: Whether there are the inputs `"phrases"`, `(B, C, P)`: token ids of
                 the phrases that the translations contain, padded with `NO_TOKEN`; and
                 `"phrase_begins"`, `(B, C)`: the number of tokens before each of them,

@@ -3,7 +3,6 @@
 import sys
 
 from keras_attention_apps.common import cli
-from keras_attention_apps.common.options import AverageConfig
 from keras_attention_apps.nmt import config
 
 COMMANDS = {
@@ -14,7 +13,6 @@ COMMANDS = {
     "web": config.WebConfig,
     "serve": config.ServeConfig,
     "train": config.TRAINING,
-    "average": AverageConfig,
 }
 
 
@@ -26,7 +24,7 @@ def main(argv=None):
         COMMANDS,
         call,
         presets=config.PRESETS,
-        read_config=_read_config,
+        load_task=_load_task,
         argv=argv,
     )
 
@@ -51,10 +49,6 @@ def call(options):
                 from keras_attention_apps.nmt.serve import serve as run
         case config.TrainConfig():
             from keras_attention_apps.nmt.training.train import train as run
-        case AverageConfig():
-            from keras_attention_apps.nmt.inference import Translator
-
-            run = Translator.average
     return run(options)
 
 
@@ -65,11 +59,10 @@ def _page(options):
     return build(options)
 
 
-def _read_config(preset):
-    cli.quiet_tensorflow()
+def _load_task():
     from keras_attention_apps.nmt.inference import Translator
 
-    return Translator.read_config(preset)
+    return Translator
 
 
 if __name__ == "__main__":

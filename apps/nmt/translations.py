@@ -21,7 +21,7 @@ from keras_attention_apps.common.text import END, has_unspaced
 from keras_attention_apps.nmt.config import (
     PRESETS,
     SamplingConfig,
-    TranslationBeamConfig,
+    TranslationSearchOptions,
 )
 from keras_attention_apps.nmt.data.copying import Copying
 from keras_attention_apps.nmt.data.glossary import Glossary, count_phrase, encode_phrase
@@ -537,7 +537,7 @@ class LiteTranslator(LiteTask, BaseTranslator):
         threads: Number of threads; by default one per processor.
     """
 
-    search_type = TranslationBeamConfig
+    search_type = TranslationSearchOptions
     metadata_type = Metadata
 
     def _phrases(self, targets):

@@ -9,7 +9,7 @@ import pytest
 from keras_attention_apps.captioner.data.dataset import ArchivedFile, CaptionedImage
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.training import train
-from keras_attention_apps.captioner.training.distillation import with_teacher_captions
+from keras_attention_apps.captioner.training.train import with_teacher_captions
 from keras_attention_apps.common.errors import UserError
 from programs import training
 
@@ -75,7 +75,7 @@ def test_training_reads_them(squares, tmp_path, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     seen = []
-    monkeypatch.setattr(train._Phases, "train_decoder", started)
+    monkeypatch.setattr(train.CaptionTraining, "train_decoder", started)
     files = [
         write(tmp_path / f"{name}.jsonl", captions_of(f"{name}-0.png", "a square"))
         for name in ("red", "blue")
@@ -87,7 +87,7 @@ def test_training_reads_them(squares, tmp_path, monkeypatch, capsys):
     assert "2 teacher captions" in capsys.readouterr().out
 
     (phases,) = seen
-    encode = phases.captioner.tokenizer.encode
+    encode = phases.task.tokenizer.encode
     counts = []
     for image, captions in zip(phases.training, phases.token_ids, strict=True):
         is_taught = image.path.name in ("red-0.png", "blue-0.png")
@@ -98,7 +98,7 @@ def test_training_reads_them(squares, tmp_path, monkeypatch, capsys):
     assert sum(counts) == 26
     # The reward compares with the captions of the data.
     assert {len(image.captions) for image in phases.training} == {2}
-    assert phases.runner.options["teacher_captions"] == ["red.jsonl", "blue.jsonl"]
+    assert phases.options["teacher_captions"] == ["red.jsonl", "blue.jsonl"]
 
 
 @pytest.mark.parametrize(

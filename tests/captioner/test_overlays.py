@@ -25,7 +25,7 @@ from keras_attention_apps.captioner.overlays import (
     write_overlay,
 )
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.figures import plots
+from keras_attention_apps.common.output import plots
 from PIL import Image
 
 

@@ -102,10 +102,6 @@ def test_a_finished_training_has_nothing_left_to_do(trained, squares, capsys):
         ({"supervision": 0.5}, "supervision needs "),
         ({"backbone-weights": "imagenet"}, "SmallCNN comes without weights"),
         (
-            {"scheduled-sampling": 0.5, "decoder": "transformer"},
-            "reads one word after the other",
-        ),
-        (
             {"min-count": 25},
             "occurs 25 times, so the vocabulary would be empty. Choose a smaller --m",
         ),
@@ -234,25 +230,6 @@ def test_a_training_that_was_moved_resumes(trained, squares, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert "The best model is in" not in out
     assert f"no longer in {moved / 'model'}" in err
-
-
-def test_a_loss_that_is_not_finite_ends_the_training(eager, squares, tmp_path, capsys):
-    changes = {"learning-rate": 1e30, "clip-norm": 1e30, "epochs": 4}
-    changes |= {"fine-tune-epochs": 0, "self-critical-epochs": 0}
-    assert main(command(squares, tmp_path / "run", **changes)) == 2
-    error = capsys.readouterr().err
-    assert "the training has diverged: the loss of " in error
-    assert re.search(r"the loss of step \d+ of epoch \d+ is (nan|inf)", error)
-
-
-def test_a_folder_with_other_contents_is_not_replaced(squares, tmp_path, capsys):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "mine.txt").write_text("mine")
-    assert main(command(squares, tmp_path)) == 2
-    assert "Received a folder with other contents" in capsys.readouterr().err
-    assert not (tmp_path / "checkpoints").exists()
-    assert main(command("nowhere", tmp_path / "model" / "mine.txt")) == 2
-    assert "Received a file: " in capsys.readouterr().err
 
 
 def test_an_output_that_is_a_model_stays_as_it_is(model_folder, tmp_path, capsys):
@@ -384,8 +361,9 @@ def test_several_data_sets_train_one_captioner(
     assert "other: 2 images with 2 captions, 1 image for validation, which " in out
     assert f"{squares.name}: 12 images with 24 captions, 4 images for valid" in out
     figures = f"other: rouge-l 20.0\n{squares.name}: rouge-l 10.0\nmean: rouge-l 15.0"
-    assert figures in out
-    assert "3/3 - " in out  # steps of an epoch
+    # Each phase has one epoch, whose line has the loss alone.
+    assert out.count(figures) == 3
+    assert re.search(r"^Epoch 1/1, 3 steps, \d+ s: loss \d+\.\d{4}$", out, re.MULTILINE)
     progress = json.loads((tmp_path / "run/checkpoints/progress.json").read_text())
     found = {x: y for x, y in progress["history"][2].items() if "rouge" in x}
     expected = {"rouge-l": 15, "rouge-l other": 20}

@@ -4,7 +4,7 @@ import keras
 import pytest
 from keras_attention_apps.captioner import main as captioner
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.export import check_export, write_archive
+from keras_attention_apps.common.export import check_export, write_served
 from keras_attention_apps.common.models import summed_names, write_sums
 from keras_attention_apps.nmt import main as nmt
 from programs import error_of
@@ -21,16 +21,14 @@ def test_a_served_model_that_the_disk_is_too_small_for_is_one_line(tmp_path, ful
     import tensorflow as tf
 
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    archive = keras.export.ExportArchive()
-    archive.track(model)
-    archive.add_endpoint("serve", model.call, [tf.TensorSpec([None, 3])])
+    served = model.call, tf.TensorSpec([None, 3]), [model], tmp_path / "served"
 
     with full_disk(), pytest.raises(UserError, match="cannot be written") as reported:
-        write_archive(archive, tmp_path / "served", tf.errors.OpError)
+        write_served(*served)
     assert "\n" not in str(reported.value) and "{{" not in str(reported.value)
     assert list(tmp_path.iterdir()) == []
 
-    write_archive(archive, tmp_path / "served", tf.errors.OpError)
+    write_served(*served)
     assert tf.saved_model.load(tmp_path / "served").serve([[1.0, 2, 3]]).shape == (1, 2)
 
     lines = (tmp_path / "served" / "SHA256SUMS").read_text().splitlines()

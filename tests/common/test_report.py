@@ -1,3 +1,4 @@
+import dataclasses
 import html.parser
 import json
 import operator
@@ -21,14 +22,14 @@ from keras_attention_apps.common.training.report import (
 VOID = {"meta"}
 
 
-class Texts(Samples):
-    """Samples whose examples and outputs are texts; the figure is their length."""
+@dataclasses.dataclass
+class Model:
+    units: int = 17
 
-    def head(self, example):
-        return f"<p>{example}</p>"
 
-    def figure(self, output):
-        return f"<b>{len(output.text)}</b>"
+def texts(examples):
+    """Return samples whose examples and outputs are texts; figures are their length."""
+    return Samples(examples, lambda x: f"<p>{x}</p>", lambda x: f"<b>{len(x.text)}</b>")
 
 
 class Page(html.parser.HTMLParser):
@@ -57,18 +58,20 @@ class Page(html.parser.HTMLParser):
 def training(output, examples=("one", "two"), **options):
     """Return a report of a training, its checkpoints and its samples."""
     checkpoints = Checkpoints(output / "checkpoints", {})
-    samples = Texts(list(examples))
-    report = Report(
-        output,
-        checkpoints,
+    samples = texts(list(examples))
+    training = types.SimpleNamespace(
+        config=types.SimpleNamespace(output=output),
+        task=types.SimpleNamespace(config=Model()),
+        checkpoints=checkpoints,
+        progress=checkpoints.progress,
         title="Training of a test",
         data_summary="two texts",
-        options={"seed": 3, "model": {"units": 17}, **options},
+        options={"seed": 3, **options},
         metric="bleu",
         rank=operator.itemgetter("bleu"),
         samples=samples,
     )
-    return report, checkpoints, samples
+    return Report(training), checkpoints, samples
 
 
 def epoch(report, checkpoints, samples, phase, bleu, *, text, loss=1.0, saved=True):
@@ -148,7 +151,7 @@ def test_epochs_without_data_have_curves_alone(tmp_path):
 def test_texts_are_escaped_and_nothing_is_loaded(tmp_path):
     evil = "</p><script>alert(1)</script><img src=x onerror='alert(1)'>&amp;"
     run = training(tmp_path, **{evil: evil})
-    run[0].title = run[0].about = evil
+    run[0].training.title = run[0].training.data_summary = evil
     epoch(*run, evil, 1.0, text=evil)
     epoch(*run, "plain", 2.0, text="plain")
 
@@ -193,12 +196,12 @@ def test_only_a_report_is_replaced(tmp_path):
 
 def test_samples_are_evenly_spaced():
     for count in (1, 2, SAMPLES, 101):
-        samples = Texts([str(i) for i in range(count)])
+        samples = texts([str(i) for i in range(count)])
         for i in range(count):
             samples.keep(i, types.SimpleNamespace(text=str(i), unsure=None))
-        texts = [text for text, _ in samples.outputs()]
-        assert len(texts) == min(count, SAMPLES)
-        assert texts[0] == "0" and texts[-1] == str(count - 1)
+        found = [text for text, _ in samples.outputs()]
+        assert len(found) == min(count, SAMPLES)
+        assert found[0] == "0" and found[-1] == str(count - 1)
 
 
 def test_data_of_a_report_stays_small(tmp_path):

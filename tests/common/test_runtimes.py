@@ -1,6 +1,5 @@
 """Which runtime a program chooses; the models are stand-ins."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import pytest
 from keras_attention_apps.common import litert
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.models import Runtimes, find_litert
-from keras_attention_apps.common.options import BeamConfig, RuntimeConfig
+from keras_attention_apps.common.options import RuntimeConfig, SearchOptions
 
 RUNTIMES = Runtimes(lambda: Keras, lambda: Lite, max_litert_inputs=3)
 
@@ -26,8 +25,8 @@ class Lite:
     """A stand-in for a `LiteTask` with the default options of the search."""
 
     presets, noun, options = None, "captioner", None
-    search_type = BeamConfig
-    search = dataclasses.asdict(BeamConfig())
+    search_type = SearchOptions
+    search = SearchOptions().complete
 
     def __init__(self, path, *, threads=None):
         self.loaded = path, threads
@@ -89,7 +88,7 @@ def test_options_that_litert_lacks_run_on_keras():
 
 
 def test_results_do_not_depend_on_the_number_of_inputs(monkeypatch):
-    search = dataclasses.asdict(BeamConfig(beam_size=10, length_penalty=0.5))
+    search = SearchOptions(beam_size=10, length_penalty=0.5).complete
     monkeypatch.setattr(Lite, "search", search)
     given = {"beam_size": 10, "length_penalty": 0.5}
 
@@ -126,7 +125,7 @@ def test_a_folder_whose_options_cannot_be_read_runs_on_its_litert_file(
 
 
 def test_a_service_has_the_defaults_of_its_litert_file(monkeypatch):
-    search = dataclasses.asdict(BeamConfig(beam_size=10))
+    search = SearchOptions(beam_size=10).complete
     monkeypatch.setattr(Lite, "search", search)
 
     assert chosen("both", count=None) == "litert"

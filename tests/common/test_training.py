@@ -3,13 +3,13 @@ import numpy as np
 import pytest
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import MODEL_FILES
-from keras_attention_apps.common.training.checkpoints import Checkpoints
+from keras_attention_apps.common.training.checkpoints import CHECKPOINTS, Checkpoints
 from keras_attention_apps.common.training.runner import (
-    CHECKPOINTS,
     StopOnInvalidLoss,
     check_output,
+    ema_momentum,
+    warm_up_and_cosine,
 )
-from keras_attention_apps.common.training.schedules import ema_momentum
 
 
 def test_a_model_folder_is_no_output_unless_it_holds_a_training(tmp_path):
@@ -59,3 +59,13 @@ def test_a_loss_that_is_not_finite_ends_the_training(target, name, capsys):
     assert capsys.readouterr().out == "\n"
     # Later callbacks, such as that of checkpoints, do not run.
     assert len(seen) == 1
+
+
+def test_the_rate_rises_and_falls():
+    rates = [float(warm_up_and_cosine(2.0, 4, 8)(step)) for step in (0, 2, 4, 6, 8)]
+    np.testing.assert_allclose(rates, [0.02, 1.01, 2.0, 1.0, 0.0], atol=1e-6)
+
+    rates = [float(warm_up_and_cosine(2.0, 0, 8)(step)) for step in (0, 4, 8)]
+    np.testing.assert_allclose(rates, [2.0, 1.0, 0.0], atol=1e-6)
+
+    assert float(warm_up_and_cosine(2.0, 0, 0)(0)) == 2.0

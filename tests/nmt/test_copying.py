@@ -250,7 +250,7 @@ def test_exports_give_the_same(subwords, tmp_path, monkeypatch):
 
 @pytest.mark.exhaustive
 def test_self_critical_training_samples_copied_words(own_subwords):
-    from keras_attention_apps.nmt.training.self_critical import SelfCriticalTranslations
+    from keras_attention_apps.nmt.training.train import SelfCriticalTranslations
 
     translator = untrained(own_subwords, "bahdanau", copy=True)
     translator.network.compile("adam")

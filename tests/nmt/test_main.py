@@ -223,7 +223,9 @@ def test_the_suffix_of_an_output_is_its_format(suffix, model_folder, tmp_path, c
     lines = capsys.readouterr().out.splitlines()
     output = tmp_path / f"text{suffix}"
     options += ["--output", output]
-    assert translate(*sentences, *options, model=model_folder) == 0
+    for quiet, wrote in (("--quiet",), ""), ((), f"nmt: wrote {output}\n"):
+        assert translate(*sentences, *options, *quiet, model=model_folder) == 0
+        assert capsys.readouterr().err == wrote
 
     text = output.read_text(encoding="utf-8")
     if suffix in (".csv", ".tsv"):

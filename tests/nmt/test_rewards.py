@@ -1,5 +1,5 @@
 import pytest
-from keras_attention_apps.nmt.training.self_critical import BleuChrfReward
+from keras_attention_apps.nmt.training.train import BleuChrfReward
 from sacrebleu.metrics import BLEU, CHRF
 
 

@@ -5,7 +5,7 @@ from combinations import quick_first
 from keras_attention_apps.common.text import END, PAD, START
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.data.dataset import Pairs, read_pairs
-from keras_attention_apps.nmt.training.self_critical import (
+from keras_attention_apps.nmt.training.train import (
     BleuChrfReward,
     SelfCriticalTranslations,
 )

@@ -1,7 +1,6 @@
 """`captioner caption`: captions as lines, as JSON, or as a file that can be resumed."""
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -11,7 +10,7 @@ from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
 from keras_attention_apps.captioner.config import (
     CAPTION_NEEDS,
     METADATA_NEEDS,
-    CaptionBeamConfig,
+    CaptionSearchOptions,
 )
 from keras_attention_apps.captioner.images import (
     ImageError,
@@ -33,8 +32,14 @@ from keras_attention_apps.common.files import (
 from keras_attention_apps.common.hypotheses import DIGITS, check_n_best
 from keras_attention_apps.common.models import changes_in
 from keras_attention_apps.common.options import check_needs
-from keras_attention_apps.common.progress import note, progress_bar
-from keras_attention_apps.common.tables import DELIMITERS, JSON_LINES, TEXT, TableWriter
+from keras_attention_apps.common.output import (
+    DELIMITERS,
+    JSON_LINES,
+    TEXT,
+    TableWriter,
+    note,
+    progress_bar,
+)
 from tqdm import tqdm
 
 # End of the name of the file from which an interrupted run of a table resumes.
@@ -248,7 +253,7 @@ def _options(config, search):
     Those with their defaults are left out. Those of the search may differ from the
     defaults although none was given: a LiteRT file has its own.
     """
-    defaults = dataclasses.asdict(CaptionBeamConfig())
+    defaults = CaptionSearchOptions.defaults
     given = {name: x for name, x in search.items() if x != defaults[name]}
     given |= changes_in(config.model.options)
     if config.n_best > 1:

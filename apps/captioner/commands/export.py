@@ -3,7 +3,6 @@
 import functools
 import string
 
-import keras
 import tensorflow as tf
 from keras_attention_apps.captioner import images
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
@@ -16,7 +15,7 @@ from keras_attention_apps.common.export import (
     fill_chunks,
     map_chunks,
     save_litert,
-    write_archive,
+    write_served,
 )
 from keras_attention_apps.common.files import Inputs
 from keras_attention_apps.common.text import END
@@ -86,11 +85,6 @@ def write_saved_model(captioner, search_model, directory):
 
     Batches of any size, also empty ones, are captioned in chunks of `CHUNK` images. The
     limits of images are those of `images`.
-
-    Args:
-        captioner: The `Captioner`.
-        search_model: The `SearchModel` to run.
-        directory: Folder to write; an older SavedModel there is replaced as a whole.
     """
     words = tf.constant(captioner.tokenizer.words)
     rows, columns = captioner.grid
@@ -132,12 +126,8 @@ def write_saved_model(captioner, search_model, directory):
         found = map_chunks(caption, filled, chunks, signature)
         return {name: x[: tf.size(encoded)] for name, x in found.items()}
 
-    archive = keras.export.ExportArchive()
-    archive.track(search_model)
-    archive.add_endpoint(
-        "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "encoded")]
-    )
-    write_archive(archive, directory, tf.errors.OpError)
+    spec = tf.TensorSpec([None], tf.string, "encoded")
+    write_served(serve, spec, [search_model], directory)
 
 
 def joined(words):
@@ -164,22 +154,11 @@ def save_lite_captioner(
     captioner.network.backbone.freeze()
     size = captioner.image_size
     maps = ("weights",) if captioner.is_soft else ("weights", "probabilities")
-
-    def found(images, search_model):
-        return search_model({"images": images})
-
+    specs = {"images": tf.TensorSpec([1, size, size, 3], tf.uint8)}
     save_litert(
         captioner,
         path,
-        {
-            name: (
-                functools.partial(
-                    found, search_model=captioner.search_model(**search, maps=name)
-                ),
-                {"images": tf.TensorSpec([1, size, size, 3], tf.uint8)},
-            )
-            for name in maps
-        },
+        {name: (captioner.search_model(**search, maps=name), specs) for name in maps},
         quantize=quantize,
         samples=calibration_images and _samples(calibration_images, size),
         metadata={
@@ -225,15 +204,9 @@ def decode_images(encoded, size):
         )
         return square, tf.where(is_whole, problem, "the image cannot be decoded")
 
-    signature = (
-        tf.TensorSpec((size, size, 3), tf.uint8),
-        tf.TensorSpec((), tf.string),
-    )
+    specs = tf.TensorSpec((size, size, 3), tf.uint8), tf.TensorSpec((), tf.string)
     return tf.map_fn(
-        prepare,
-        encoded,
-        fn_output_signature=signature,
-        parallel_iterations=_PARALLEL,
+        prepare, encoded, fn_output_signature=specs, parallel_iterations=_PARALLEL
     )
 
 

@@ -17,6 +17,7 @@ from keras_attention_apps.common.distribution import predict_rows, rows_of_host
 from keras_attention_apps.common.errors import printable
 from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.network.base import rounded_up, shape_multiple
+from keras_attention_apps.common.output import progress_bar
 from keras_attention_apps.common.text import PAD
 from keras_attention_apps.common.training.data_sets import Mixture
 
@@ -269,13 +270,13 @@ def _write_features(path, backbone, paths, views, shape):
     _reserve(path)
     model = feature_model(backbone)
     batches = ImageBatches(paths, backbone.cnn.input_shape[1], views=views)
-    progress = keras.utils.Progbar(len(paths), unit_name="image")
-    for index in range(len(batches)):
-        begin = index * batches.batch_size
-        multiple = shape_multiple(batches.batch_size)
-        computed = predict_rows(model, batches[index], multiple)
-        features[begin : begin + len(computed)] = computed
-        progress.add(len(computed))
+    multiple = shape_multiple(batches.batch_size)
+    with progress_bar(total=len(paths), unit="image") as progress:
+        for index in range(len(batches)):
+            begin = index * batches.batch_size
+            computed = predict_rows(model, batches[index], multiple)
+            features[begin : begin + len(computed)] = computed
+            progress.update(len(computed))
     features.flush()
 
 

@@ -1,10 +1,12 @@
 """Training in three phases: decoder, fine-tuning, and self-critical training."""
 
+import collections
 import dataclasses
 import functools
 import html
 import os
 from operator import attrgetter, itemgetter
+from os.path import basename, realpath
 from pathlib import Path
 
 import numpy as np
@@ -30,21 +32,28 @@ from keras_attention_apps.captioner.text import (
     tokenize,
 )
 from keras_attention_apps.captioner.training import self_critical
-from keras_attention_apps.captioner.training.distillation import with_teacher_captions
 from keras_attention_apps.common import distribution
 from keras_attention_apps.common.errors import UserError, counted
-from keras_attention_apps.common.files import Inputs, recover_folder, resolved
-from keras_attention_apps.common.models import BEST, short_digest
+from keras_attention_apps.common.files import (
+    Inputs,
+    opened,
+    parse_json,
+    resolved,
+    utf8_lines,
+)
+from keras_attention_apps.common.models import short_digest
 from keras_attention_apps.common.network.base import shape_multiple
-from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
-from keras_attention_apps.common.training import data_sets, runner, schedules
-from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
+from keras_attention_apps.common.options import with_defaults
+from keras_attention_apps.common.training import data_sets, runner
+from keras_attention_apps.common.training.checkpoints import open_checkpoints
 from keras_attention_apps.common.training.report import Samples
 
 # Longer side of an image in the report, in pixels.
 SIDE = 400
 _LOSS_OPTIONS = [field.name for field in dataclasses.fields(LossOptions)]
 VALIDATION_BATCH = 50
+# Maximum number of captions of other models that an image receives.
+MAX_TEACHER_CAPTIONS = 3
 # Maximum number of steps over which the EMA of the weights averages.
 MAX_EMA_STEPS = 500
 # Default of min_count: MIN_COUNT from FEW_CAPTIONS captions on, otherwise 1.
@@ -94,8 +103,6 @@ def train(config: TrainConfig):
             f"Received: {config.captions_per_image}"
         )
     _check_backbone(config)
-    if not runner.is_begun(config.output):
-        check_needs(config, TRAINING_NEEDS)
     with distribution.training_context(config) as devices:
         return _train(config, devices)
 
@@ -144,45 +151,42 @@ def _train(config, devices):
         data.training = with_teacher_captions(data.training, config.teacher_captions)
         count = sum(len(image.teacher_captions) for image in data.training)
         print(f"{count} teacher captions")
-    depends_on = _dependencies(config, start, data)
-    checkpoints = Checkpoints(config.output / runner.CHECKPOINTS, depends_on)
+    of_training = functools.partial(data.fingerprint, validation=False)
+    checkpoints = open_checkpoints(
+        config,
+        start,
+        # A preset has its own backbone.
+        files=None if start else {"backbone_weights_file": config.backbone_weights},
+        teacher_captions=of_training(attrgetter("teacher_captions")),
+        text=data.fingerprint(attrgetter("path.name", "captions")),
+        boxes=of_training(attrgetter("boxes")) if config.supervision else None,
+    )
     words = repeatable_words(texts, vocabulary)
     model = dataclasses.replace(config.model, repeatable_words=words)
     config = dataclasses.replace(config, model=model)
-    distribution.on_first_host(recover_folder, config.output / BEST)
-    captioner = _new_captioner(config, vocabulary, start)
-    phases = _Phases(config, captioner, data, checkpoints, devices, data_summary)
-    phases.runner.run(
-        (phases.train_decoder, phases.fine_tune, phases.self_critical),
-        phases.validate_start,
+    captioner = Captioner(model, vocabulary, _build(config, len(vocabulary)))
+    if start:
+        captioner.copy_weights(start)
+    training = CaptionTraining(
+        config, captioner, data, checkpoints, devices, data_summary
     )
-    return phases.runner.best
+    return training.run()
 
 
 def _with_defaults(config, images, captions):
     """Return the `TrainConfig` with the defaults for this number of images."""
-    few = config.from_preset and images < FEW_IMAGES
     batch_images = BATCH_IMAGES
     if not config.from_preset:
         batch_images = min(BATCH_IMAGES, -(-images // MIN_STEPS))
-    defaults = {
-        **(GENTLE if few else DEFAULTS),
-        "min_count": MIN_COUNT if captions >= FEW_CAPTIONS else 1,
-        "batch_images": batch_images,
-    }
-    missing = {k: v for k, v in defaults.items() if getattr(config, k) is None}
-    if few:
-        values = ", ".join(f"{k} {v}" for k, v in missing.items() if k in GENTLE)
-        print(f"{images} training images are few for a preset. {values}")
-    return dataclasses.replace(config, **missing)
+    elif images < FEW_IMAGES:
+        config = with_defaults(config, GENTLE, f"{images} training images")
+    min_count = MIN_COUNT if captions >= FEW_CAPTIONS else 1
+    sizes = {"min_count": min_count, "batch_images": batch_images}
+    return with_defaults(config, {**DEFAULTS, **sizes})
 
 
 class _Data:
-    """The images of a training, from all its data sets.
-
-    `mixture` is that of the training images; `parts` has the slice of the validation
-    images of each data set, by its name.
-    """
+    """The images of a training; `parts` has the slice of each validation set."""
 
     def __init__(self, config):
         self.training, self.validation, self.parts = [], [], {}
@@ -216,28 +220,6 @@ class _Data:
         return f"{counts} images, {digest}"
 
 
-def _dependencies(config, start, data):
-    """Return a dict of the options and the data; see `dependencies`."""
-    of_training = functools.partial(data.fingerprint, validation=False)
-    return dependencies(
-        config,
-        start,
-        # A preset has its own backbone.
-        files=None if start else {"backbone_weights_file": config.backbone_weights},
-        teacher_captions=of_training(attrgetter("teacher_captions")),
-        text=data.fingerprint(attrgetter("path.name", "captions")),
-        boxes=of_training(attrgetter("boxes")) if config.supervision else None,
-    )
-
-
-def _new_captioner(config, vocabulary, start):
-    """Return the captioner to train, with the weights of `start` if there is one."""
-    captioner = Captioner(config.model, vocabulary, _build(config, len(vocabulary)))
-    if start:
-        captioner.copy_weights(start)
-    return captioner
-
-
 def _from_preset(config):
     """Return the `TrainConfig` with the preset's model, and the `Captioner` itself."""
     start, model = Captioner.to_fine_tune(
@@ -269,46 +251,44 @@ def _build(config, vocabulary_size):
         ) from error
 
 
-class _Phases:
+class CaptionTraining(runner.Training):
     """The three phases of a training, and the data that they share."""
 
     def __init__(self, config, captioner, data, checkpoints, devices, data_summary):
-        self.config = config
-        self.devices = devices
-        self.captioner = captioner
-        self.network = captioner.network
-        self.data = data
-        self.training = data.training
-        self.validation = data.validation
-        self.metric = config.validation_metric
+        metric = config.validation_metric
         sizes = [part.stop - part.start for part in data.parts.values()]
-        if self.metric == "cider" and min(sizes) == 1:
+        if metric == "cider" and min(sizes) == 1:
             # BLEU-4 is mostly 0, too.
             print("CIDEr needs several images: the best epoch is chosen by ROUGE-L")
-            self.metric = "rouge-l"
-        texts = [(*image.captions, *image.teacher_captions) for image in self.training]
-        encode, most = captioner.tokenizer.encode, config.model.max_length
-        self.token_ids = [[encode(x, most) for x in captions] for captions in texts]
-        self.samples = CaptionSamples(self.validation)
-        self.runner = runner.Runner(
+            metric = "rouge-l"
+        super().__init__(
             config,
             captioner,
             checkpoints,
-            rank=itemgetter(self.metric),
+            metric=metric,
+            rank=itemgetter(metric),
+            samples=Samples(data.validation, _head, word_tiles, _style),
+            title=f"Training of a captioner with {config.model.attention} attention",
+            data_summary=data_summary,
             options=runner.training_options(
                 config,
                 private=("data", "cache"),
                 paths=("backbone_weights", "from_preset"),
             ),
             card={"task": "image-to-text", "data": [*data.parts]},
-            title=f"Training of a captioner with {config.model.attention} attention",
-            data_summary=data_summary,
-            metric=self.metric,
-            samples=self.samples,
         )
+        self.devices = devices
+        self.data = data
+        self.training = data.training
+        self.validation = data.validation
+        texts = [(*image.captions, *image.teacher_captions) for image in self.training]
+        encode, most = captioner.tokenizer.encode, config.model.max_length
+        self.token_ids = [[encode(x, most) for x in captions] for captions in texts]
 
-    def validate_start(self):
-        """Return the metrics before the first epoch."""
+    def phases(self):
+        return self.train_decoder, self.fine_tune, self.self_critical
+
+    def validate(self):
         # As in the first phase: on JAX, a change would compile the search again.
         self.network.backbone.trainable = False
         return self._validate(self._validation_features("frozen"))
@@ -364,7 +344,7 @@ class _Phases:
         cider = self_critical.CiderReward(references)
         bleu = self_critical.BleuReward(references)
         batches = self_critical.SelfCriticalCaptions(
-            self.captioner,
+            self.task,
             features,
             lambda *x: cider(*x) + config.self_critical_bleu * bleu(*x),
             mixture=self.data.mixture,
@@ -414,13 +394,13 @@ class _Phases:
 
     def _load_best(self, dropout_rate):
         """Load the best model so far, and set the dropout rate of a phase."""
-        self.runner.load_best()
+        self.load_best()
         for dropout in self.network.dropouts:
             dropout.rate = dropout_rate
 
     def _fit_captions(self, title, source, validation_batches, epochs, learning_rate):
         """Train by teacher forcing on the captions of the data."""
-        config, progress = self.config, self.runner.progress
+        config, progress = self.config, self.progress
         boxes = None
         if config.supervision:
             boxes = [self._boxes(image) for image in self.training]
@@ -436,7 +416,7 @@ class _Phases:
             **source,
             augment=config.augment,
             boxes=boxes,
-            grid=self.captioner.grid,
+            grid=self.task.grid,
             batch_images=config.batch_images,
             captions_per_image=config.captions_per_image,
             multiple=self.devices,
@@ -446,20 +426,22 @@ class _Phases:
         self._fit(title, batches, validation_batches, epochs, learning_rate)
 
     def _fit(self, title, batches, validation_batches, epochs, learning_rate):
-        momentum = self.config.ema_momentum
-        self.runner.fit(
+        steps = len(batches)
+        self.fit(
             title,
             batches,
             lambda: self._validate(validation_batches),
             epochs=epochs,
             learning_rate=learning_rate,
-            warm_up=len(batches),
-            ema_momentum=schedules.ema_momentum(momentum, len(batches), MAX_EMA_STEPS),
+            warm_up=steps,
+            ema_momentum=runner.ema_momentum(
+                self.config.ema_momentum, steps, MAX_EMA_STEPS
+            ),
         )
 
     def _boxes(self, image):
         """Return a dict from the token ids of words to boxes of an image."""
-        vocabulary = self.captioner.tokenizer
+        vocabulary = self.task.tokenizer
         return {
             vocabulary.encode(word, 2)[1]: boxes
             for word, boxes in image.boxes.items()
@@ -468,25 +450,85 @@ class _Phases:
 
     def _validate(self, validation_batches):
         beam_size = self.config.validation_beam_size
-        search_model = self.captioner.search_model(beam_size=beam_size)
+        search_model = self.task.search_model(beam_size=beam_size)
         found = []
         multiple = shape_multiple(VALIDATION_BATCH)
         for batch in validation_batches():
             outputs = distribution.predict_rows(search_model, batch, multiple)
-            found += [x for [x] in self.captioner.captions_of(outputs)]
-        found = self.captioner.calibrate(" and ".join(self.data.parts), found)
-        for index, caption in enumerate(found):
-            self.samples.keep(index, caption)
-        captions = [caption.text for caption in found]
+            found += [x for [x] in self.task.captions_of(outputs)]
         references = [image.captions for image in self.validation]
-        scores = {
-            name: caption_scores(captions[part], references[part])
-            for name, part in self.data.parts.items()
-        }
-        print(f"\n{data_sets.formatted_scores(scores)}")
-        if len(captions) > 1 and len(set(captions)) == 1:
-            print(f"All images have the same caption: {captions[0]!r}")
-        return data_sets.combined_scores(scores)
+        parts = self.data.parts
+        scores = self.scored(self.task, found, references, parts, caption_scores)
+        texts = {caption.text for caption in found}
+        if len(found) > 1 and len(texts) == 1:
+            print(f"All images have the same caption: {found[0].text!r}")
+        return scores
+
+
+def with_teacher_captions(images, files):
+    """Return training images with captions of other models.
+
+    Each image receives at most three new captions, best first: those with the highest
+    CIDEr-D against its own captions.
+
+    Reference: [Kim and Rush, 2016](https://arxiv.org/abs/1606.07947).
+    """
+    candidates = _candidates(images, files)
+    reward = self_critical.CiderReward([image.captions for image in images])
+    taught = []
+    for place, image in enumerate(images):
+        known = {tuple(tokenize(text)) for text in image.captions}
+        new = {tuple(tokenize(text)): text for text in sorted(candidates[place])}
+        ranked = sorted(
+            (words for words in new if words and words not in known),
+            key=lambda words, place=place: (-reward(words, place), words),
+        )
+        best = tuple(new[words] for words in ranked[:MAX_TEACHER_CAPTIONS])
+        taught.append(dataclasses.replace(image, teacher_captions=best))
+    return taught
+
+
+def _candidates(images, files):
+    """Return a set of the captions in the files for every image."""
+    candidates = [set() for _ in images]
+    by_name = collections.defaultdict(list)
+    for place, image in enumerate(images):
+        by_name[image.path.name].append(place)
+    for path in files:
+        found = False
+        for photo, captions in _read_captions(path):
+            same_name = by_name.get(basename(photo), [])
+            for place in same_name:
+                # If several images have the same name, their paths must be equal.
+                image = str(images[place].path)
+                if len(same_name) == 1 or realpath(image) == realpath(photo):
+                    candidates[place].update(captions)
+                    found |= bool(captions)
+        if not found:
+            raise UserError(f"{path} has no caption of a training image")
+    return candidates
+
+
+def _read_captions(path):
+    """Yield the path of every image in a file, and its captions."""
+    with opened(path) as stream:
+        for number, line in enumerate(utf8_lines(stream, path), 1):
+            if not line.strip():
+                continue
+            try:
+                entry = parse_json(line)
+                entries = entry.get("captions", [entry])
+                texts = [x["caption"] for x in entries if x.get("caption")]
+                image = entry["image"]
+                if not all(isinstance(text, str) for text in (image, *texts)):
+                    raise TypeError
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise UserError(
+                    f"{path}, line {number}: expected a JSON object with 'image' and "
+                    f"'caption' or 'captions', from captioner caption --output. "
+                    f"Received: {line[:60]!r}"
+                ) from error
+            yield image, texts
 
 
 def report_unknown(texts, vocabulary, min_count):
@@ -521,21 +563,17 @@ def report_phrases(images):
         )
 
 
-class CaptionSamples(Samples):
-    """The `CaptionedImage`s of the report, and their `Caption`s with all maps."""
+def _head(image):
+    """Return a photograph and its references as HTML of the report."""
+    references = "".join(
+        f'<li dir="auto">{html.escape(text)}</li>' for text in image.captions
+    )
+    name = html.escape(image.path.name)
+    return (
+        f'<div class="head"><div class="photo" role="img" aria-label="{name}">'
+        f'</div><ul aria-label="References">{references}</ul></div>'
+    )
 
-    def head(self, example):
-        references = "".join(
-            f'<li dir="auto">{html.escape(text)}</li>' for text in example.captions
-        )
-        name = html.escape(example.path.name)
-        return (
-            f'<div class="head"><div class="photo" role="img" aria-label="{name}">'
-            f'</div><ul aria-label="References">{references}</ul></div>'
-        )
 
-    def style(self, example):
-        return photo_style(*preview(read_image(example.path), SIDE))
-
-    def figure(self, output):
-        return word_tiles(output)
+def _style(image):
+    return photo_style(*preview(read_image(image.path), SIDE))

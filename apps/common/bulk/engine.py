@@ -13,7 +13,7 @@ from keras_attention_apps.common.bulk.parts import Parts, require
 from keras_attention_apps.common.errors import UserError, reason
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.models import changes_in
-from keras_attention_apps.common.progress import progress_bar
+from keras_attention_apps.common.output import progress_bar
 
 # Maximum number of batches per actor, queued or running. More take more memory.
 BATCHES_IN_FLIGHT = 2

@@ -17,15 +17,8 @@ _COMMANDS = {
 def model_card(name, description, metrics, *, task, languages=(), data=(), base=None):
     """Return the text of a model card.
 
-    Args:
-        name: Name of the model.
-        description: A line about the training and its data.
-        metrics: Dict of the validation metrics of the model, such as `"cider"`, or
-            `"cider coco"` for those of one of several data sets.
-        task: Task of the Hub: `"image-to-text"` or `"translation"`.
-        languages: Codes of the languages, as far as they are known.
-        data: Names of the data sets.
-        base: Name of the model from which the training started, if any.
+    `metrics` are those of the validation, such as `"cider"`, or `"cider coco"` for one
+    of several data sets; `task` is one of the Hub, a key of `_COMMANDS`.
     """
     # The means over several data sets are no result of one of them.
     has_parts = any(" " in key for key in metrics)

@@ -11,7 +11,7 @@ import keras
 from keras_attention_apps.common import models
 from keras_attention_apps.common.distribution import is_first_host, on_first_host
 from keras_attention_apps.common.errors import UserError, reason
-from keras_attention_apps.common.files import SizeLimitError, write_json
+from keras_attention_apps.common.files import SizeLimitError, recover_folder, write_json
 from keras_attention_apps.common.models import (
     DIGEST_KEY,
     FILE_DIGESTS_KEY,
@@ -23,6 +23,8 @@ from keras_attention_apps.common.models import (
 from keras_attention_apps.common.network.weights import load_checkpoint, save_checkpoint
 from keras_attention_apps.common.options import Natural, from_json
 
+# Folder of the checkpoints in the output of a training.
+CHECKPOINTS = "checkpoints"
 PROGRESS = "progress.json"
 # The progress file of the checkpoint before the last one.
 PREVIOUS = "previous.json"
@@ -78,48 +80,38 @@ class Checkpoints:
     before the last one is kept: if the last one is damaged, the training continues from
     the one before it, with a warning.
 
-    Args:
-        directory: Folder of the checkpoints.
-        config: Nested dict of everything the training depends on, as `dependencies`
-            returns it. A folder with another configuration is rejected. Options in
-            `CHANGEABLE` and the folders of files in `MOVABLE` may differ. Options that
-            the saved configuration does not have are not compared.
-
-    Attributes:
-        resumed: Whether the folder holds an earlier run of the training.
+    `config` is a nested dict of everything the training depends on. A folder with
+    another one is rejected, except for options in `CHANGEABLE`, for the folders of
+    files in `MOVABLE`, and for options that the saved one does not have.
     """
 
     def __init__(self, directory, config):
         self.directory = directory
         config = json.loads(json.dumps(config, default=str))
         self.progress = Progress()
-        self.resumed = (directory / PROGRESS).exists()
         # The content of the last progress file.
         self._written = None
-        if self.resumed:
+        if (directory / PROGRESS).exists():
             self.progress, self._written = _read_last(directory)
             _check_config(directory, self._written["config"], config)
         self._config = config
 
     def restore(self, model):
         """Load the last state of the current phase, or record its first."""
+        progress = self.progress
         model.optimizer.build(model.trainable_variables)
         try:
-            self._load(model)
+            if progress.seeds:
+                states = _seed_states(model)
+                for state, value in zip(states, progress.seeds, strict=True):
+                    state.assign(value)
+            if progress.weights:
+                load_checkpoint(model, self.directory / progress.weights)
         # Readers of damaged files fail with nearly every type of exception.
         except Exception as error:
             raise _damaged(self.directory, reason(error)) from error
-        if not self.progress.weights:
+        if not progress.weights:
             self._write_checkpoint(model)
-
-    def _load(self, model):
-        progress = self.progress
-        if progress.seeds:
-            states = _seed_states(model)
-            for state, value in zip(states, progress.seeds, strict=True):
-                state.assign(value)
-        if progress.weights:
-            load_checkpoint(model, self.directory / progress.weights)
 
     def begin(self, metrics):
         """Record the metrics of the preset from which the training starts."""
@@ -167,8 +159,13 @@ class Checkpoints:
                 file.unlink()
 
 
-def dependencies(config, start=None, files=None, **data):
-    """Return a dict of the options and the data that a resumed training must share."""
+def is_begun(output):
+    """Return whether a folder holds a training with a checkpoint, which is resumed."""
+    return (output / CHECKPOINTS / PROGRESS).exists()
+
+
+def open_checkpoints(config, start=None, files=None, **data):
+    """Return the `Checkpoints` of a training with these options, files and data."""
     files = {name: Path(path) for name, path in (files or {}).items()}
     if start:
         folder = models.find_preset(config.from_preset, start.presets)
@@ -179,7 +176,11 @@ def dependencies(config, start=None, files=None, **data):
         for name, path in files.items()
         if path.is_file()
     }
-    return {**digests, **dataclasses.asdict(config), **data}
+    depends_on = {**digests, **dataclasses.asdict(config), **data}
+    checkpoints = Checkpoints(config.output / CHECKPOINTS, depends_on)
+    # A process may have died while it replaced the best model.
+    on_first_host(recover_folder, config.output / models.BEST)
+    return checkpoints
 
 
 def check_checkpoints(directory, files=()):
@@ -258,29 +259,20 @@ def _damaged(directory, problem):
 def _check_config(directory, saved, config):
     for name, before, now in _changes(saved, config):
         if name in MOVABLE:
-            before, now = _name_of(before), _name_of(now)
-        if name not in CHANGEABLE and before != now:
-            raise UserError(
-                f"{directory} holds another training: {name} was {before!r}, and is "
-                f"now {now!r}. Choose another output folder, or remove that one"
-                f"{_how_to_extend(directory, name)}"
+            before, now = (x and Path(x).name for x in (before, now))
+        if name in CHANGEABLE or before == now:
+            continue
+        how_to_extend = ""
+        if name.endswith("epochs"):
+            model = str(directory.parent / models.BEST)
+            how_to_extend = (
+                ". Its learning rate was planned for that number of epochs. To train "
+                f"the model further: --from-preset {model!r} and another --output"
             )
-
-
-def _how_to_extend(directory, name):
-    """Return how to train longer, if the option is a number of epochs."""
-    if not name.endswith("epochs"):
-        return ""
-    model = directory.parent / models.BEST
-    return (
-        ". Its learning rate was planned for that number of epochs. To train the model "
-        f"further: --from-preset {str(model)!r} and another --output"
-    )
-
-
-def _name_of(path):
-    """Return the last part of a path."""
-    return Path(path).name if isinstance(path, str) else path
+        raise UserError(
+            f"{directory} holds another training: {name} was {before!r}, and is now "
+            f"{now!r}. Choose another output folder, or remove that one{how_to_extend}"
+        )
 
 
 def _changes(saved, config, within=""):

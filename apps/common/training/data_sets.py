@@ -50,12 +50,8 @@ class Mixture:
     """The examples of each epoch, from several data sets.
 
     An epoch goes through a data set as often as its weight says: twice with 2, and
-    through another random half of it in every epoch with 0.5.
-
-    Args:
-        sizes: Number of examples of each data set. All examples are numbered from 0, in
-            the order of the data sets.
-        weights: A positive number for each data set; empty for 1 each.
+    through another random half of it in every epoch with 0.5; without weights, once.
+    Examples are numbered from 0, in the order of the data sets.
     """
 
     def __init__(self, sizes, weights=()):
@@ -89,11 +85,7 @@ class Mixture:
 
 
 def combined_scores(scores):
-    """Return the mean of each metric over the data sets, and the metrics of each.
-
-    Returns:
-        The metrics of a single data set. For several, the mean of every metric that all
-        of them have, then the metrics of each, such as `"cider coco"`.
+    """Return the means of metrics that all data sets have, and the metrics of each.
 
     >>> combined_scores({"a": {"bleu": 1.0}, "b": {"bleu": 2.0}})
     {'bleu': 1.5, 'bleu a': 1.0, 'bleu b': 2.0}

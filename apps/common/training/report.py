@@ -1,5 +1,6 @@
 """The report of a training: curves, samples and options in one HTML file."""
 
+import dataclasses
 import html
 import io
 import itertools
@@ -161,26 +162,16 @@ def check_report(output):
 class Samples:
     """Fixed validation examples, and the latest output for each.
 
-    Subclasses implement `head` and `figure`. An output has a `text`, and `unsure`.
+    `head` returns an example and its references as HTML, `style` CSS properties of it,
+    and `figure` the attention of an output, which has a `text` and `unsure`, as HTML.
     """
 
-    def __init__(self, examples):
+    def __init__(self, examples, head, figure, style=lambda example: ""):
         count = min(SAMPLES, len(examples))
         places = np.linspace(0, len(examples) - 1, count).astype(int).tolist()
         self._examples = {i: examples[i] for i in places}
         self._outputs = {}
-
-    def head(self, example):
-        """Return an example and its references as HTML."""
-        raise NotImplementedError
-
-    def figure(self, output):
-        """Return the attention of an output as HTML."""
-        raise NotImplementedError
-
-    def style(self, example):
-        """Return CSS properties for the head and the figures of an example."""
-        return ""
+        self._head, self._figure, self._style = head, figure, style
 
     def keep(self, index, output):
         """Keep an output if its example is a sample."""
@@ -189,56 +180,28 @@ class Samples:
 
     def heads(self):
         """Return a pair for each sample: its head, and its CSS properties."""
-        return [(self.head(x), self.style(x)) for x in self._examples.values()]
+        return [(self._head(x), self._style(x)) for x in self._examples.values()]
 
     def outputs(self):
         """Return a pair for each sample: the text of its output, and its figure."""
         outputs = [self._outputs[index] for index in self._examples]
         return [
-            (x.text + (" (unsure)" if x.unsure else ""), self.figure(x))
+            (x.text + (" (unsure)" if x.unsure else ""), self._figure(x))
             for x in outputs
         ]
 
 
 class Report:
-    """The report of a training, which is rewritten after every epoch.
+    """The report of a `Training`, which is rewritten after every epoch.
 
     Its data is kept beside the checkpoints, so that a resumed training continues it. An
     error in a report is printed, and the training goes on.
-
-    Args:
-        output: Folder of the training.
-        checkpoints: Its `Checkpoints`.
-        title: Title of the report.
-        data_summary: One line about the data.
-        options: Dict of the options of the training; it may be nested.
-        metric: Name of the metric by which the best epoch is chosen.
-        rank: Function from the metrics of an epoch to a value that is larger for better
-            epochs.
-        samples: The `Samples`.
     """
 
-    def __init__(
-        self,
-        output,
-        checkpoints,
-        *,
-        title,
-        data_summary,
-        options,
-        metric,
-        rank,
-        samples,
-    ):
-        self.path = output / REPORT
-        self.title = title
-        self.data_summary = data_summary
-        self.options = options
-        self.metric = metric
-        self.rank = rank
-        self.samples = samples
-        self._data = checkpoints.directory / DATA
-        self._progress = checkpoints.progress
+    def __init__(self, training):
+        self.training = training
+        self.path = training.config.output / REPORT
+        self._data = training.checkpoints.directory / DATA
         # Both are read when the first epoch ends.
         self._epochs = self._heads = None
 
@@ -248,17 +211,15 @@ class Report:
             on_first_host(self._add_epoch, phase, metrics)
         # A training that took hours must not end because of its report.
         except Exception as error:
-            print(
-                f"Warning: {self.path} could not be written: {reason(error)}",
-                file=sys.stderr,
-            )
+            problem = f"{self.path} could not be written: {reason(error)}"
+            print(f"Warning: {problem}", file=sys.stderr)
 
     def _add_epoch(self, phase, metrics):
         if self._epochs is None:
             self._epochs = self._read()
         # An epoch without a checkpoint is repeated when the training resumes.
-        del self._epochs[len(self._progress.history) :]
-        outputs = self.samples.outputs()
+        del self._epochs[len(self.training.progress.history) :]
+        outputs = self.training.samples.outputs()
         self._epochs.append(
             {
                 "phase": phase,
@@ -280,43 +241,40 @@ class Report:
             epochs = read_json(self._data)
         except (OSError, ValueError):
             epochs = []
-        missing = self._progress.history[len(epochs) :]
+        missing = self.training.progress.history[len(epochs) :]
         return epochs + [{"phase": "Earlier", "figures": x} for x in missing]
 
     def _phases(self):
-        """Return a list for each phase: title, index of the first epoch, and end."""
-        phases = []
-        for index, epoch in enumerate(self._epochs):
-            if not phases or phases[-1][0] != epoch["phase"]:
-                phases.append([epoch["phase"], index, index])
-            phases[-1][2] = index + 1
+        """Return a triple for each phase: title, index of the first epoch, and end."""
+        phases, end = [], 0
+        for title, group in itertools.groupby(x["phase"] for x in self._epochs):
+            first, end = end, end + len(list(group))
+            phases.append((title, first, end))
         return phases
 
     def _best(self, first, end):
         """Return the index of the best epoch of a range; see `best_of`."""
         figures = [epoch["figures"] for epoch in self._epochs[first:end]]
-        return first + best_of(figures, self.rank)
+        return first + best_of(figures, self.training.rank)
 
     def _shown(self):
-        """Return the epochs whose attention is shown: the first, and each phase's best.
-
-        The next phase starts from the weights of the best epoch.
-        """
+        """Return the epochs with attention: the first, and the best of each phase."""
         return {0, *(self._best(first, end) for _, first, end in self._phases())}
 
     def _write(self):
         if self._heads is None:
-            self._heads = self.samples.heads()
+            self._heads = self.training.samples.heads()
+        title = html.escape(self.training.title)
         text = "\n".join(
             [
                 "<!doctype html>",
                 f'<html lang="en"><head><meta charset="utf-8">{GENERATOR}',
                 f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
                 '<meta name="viewport" content="width=device-width">',
-                f"<title>{html.escape(self.title)}</title>",
+                f"<title>{title}</title>",
                 f"<style>{STYLE.read_text(encoding='utf-8')}</style></head>",
-                f"<body><main><header><h1>{html.escape(self.title)}</h1>",
-                f"<p>{html.escape(self.data_summary)}</p></header>",
+                f"<body><main><header><h1>{title}</h1>",
+                f"<p>{html.escape(self.training.data_summary)}</p></header>",
                 *self._curves(),
                 *self._sample_parts(),
                 *self._details(),
@@ -338,13 +296,13 @@ class Report:
 
     def _curves(self):
         """Yield the best epoch, the phases, and a chart for each metric."""
-        phases = self._phases()
+        phases, metric = self._phases(), self.training.metric
         best = self._best(0, len(self._epochs))
         name = html.escape(self._names()[best])
         metrics = [_comparable(epoch["figures"]) for epoch in self._epochs]
-        value = metrics[best][self.metric]
+        value = metrics[best][metric]
         yield (
-            f'<p class="best"><b>{html.escape(_named(self.metric))} {value:.1f}</b> '
+            f'<p class="best"><b>{html.escape(_named(metric))} {value:.1f}</b> '
             f"the best model: {name}</p>"
         )
         yield '<section><h2>Curves</h2><ol class="phases">'
@@ -363,8 +321,8 @@ class Report:
             names,
             key=lambda x: (
                 x != "loss",
-                x.partition(" ")[0] != self.metric,
-                x != self.metric,
+                x.partition(" ")[0] != metric,
+                x != metric,
             ),
         )
         for name in order:
@@ -373,7 +331,7 @@ class Report:
                 [epoch.get(name) for epoch in metrics],
                 [(first, end) for _, first, end in phases],
                 labels,
-                marked=best if name == self.metric else None,
+                marked=best if name == metric else None,
             )
         yield "</div></section>"
 
@@ -427,8 +385,13 @@ class Report:
         headers = ["epoch", *map(_named, names)]
         metrics = table(headers, rows, label="Metrics after each epoch")
         yield f"<details><summary>All metrics</summary>{metrics}</details>"
+        training = self.training
+        options = {
+            **training.options,
+            "model": dataclasses.asdict(training.task.config),
+        }
         options = table(
-            ["option", "value"], _flat(self.options), label="Options of the training"
+            ["option", "value"], _flat(options), label="Options of the training"
         )
         yield f"<details><summary>Options</summary>{options}</details></section>"
 

@@ -1,17 +1,14 @@
-"""The skeleton of every training: phases, optimiser, validation and resuming."""
+"""The training of both programs: checks, schedules, phases, validation, resuming."""
 
 import dataclasses
 import functools
 import math
+import time
 from pathlib import Path
 
 import keras
-from keras_attention_apps.common.distribution import (
-    AdamW,
-    broadcast_metrics,
-    on_first_host,
-    wait_for_hosts,
-)
+from keras_attention_apps.common import distribution
+from keras_attention_apps.common.distribution import AdamW
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import (
     MODEL_FILES,
@@ -22,15 +19,16 @@ from keras_attention_apps.common.files import (
 )
 from keras_attention_apps.common.models import BEST, model_names
 from keras_attention_apps.common.network.weights import copy_weights
-from keras_attention_apps.common.progress import fit_verbosity
+from keras_attention_apps.common.output import shows_bars
+from keras_attention_apps.common.training import data_sets
 from keras_attention_apps.common.training.card import model_card
 from keras_attention_apps.common.training.checkpoints import (
-    PROGRESS,
+    CHECKPOINTS,
     Progress,
     check_checkpoints,
+    is_begun,
 )
 from keras_attention_apps.common.training.report import Report, best_of, check_report
-from keras_attention_apps.common.training.schedules import warm_up_and_cosine
 
 
 class StopOnInvalidLoss(keras.callbacks.Callback):
@@ -67,6 +65,26 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
             )
 
 
+class PrintLoss(keras.callbacks.Callback):
+    """Print a line for each epoch, in place of the bar that a terminal shows."""
+
+    def __init__(self, epochs, steps):
+        super().__init__()
+        self.epochs = epochs
+        self.steps = steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.start = time.monotonic()
+
+    def on_epoch_end(self, epoch, logs=None):
+        seconds = time.monotonic() - self.start
+        losses = ", ".join(f"{name} {x:.4f}" for name, x in _floats(logs).items())
+        print(
+            f"Epoch {epoch + 1}/{self.epochs}, {self.steps} steps, {seconds:.0f} s: "
+            f"{losses}"
+        )
+
+
 class SaveEveryEpoch(keras.callbacks.Callback):
     """Write a checkpoint at the end of every epoch.
 
@@ -84,15 +102,9 @@ class SaveEveryEpoch(keras.callbacks.Callback):
 class ValidateDecoded(keras.callbacks.Callback):
     """Validate decoded output, keep the best model, and stop early.
 
-    The EMA of the weights is validated if there is one.
-
-    Args:
-        score: Function without arguments that returns a dict of metrics.
-        rank: Function from these metrics to a value that is larger for better epochs.
-        keep: Function of the metrics that stores the model as the best.
-        progress: The `Progress` of the training: a model is kept if it is the best of
-            all finished epochs; see `best_of`.
-        patience: Patience: epochs without improvement before a phase stops early.
+    The EMA of the weights is validated if there is one. `score()` returns a dict of
+    metrics, and `rank` a value of it that is larger for better epochs; `keep(metrics)`
+    stores the model if it is the best of all epochs of the training.
     """
 
     def __init__(self, score, rank, keep, *, progress, patience):
@@ -139,16 +151,31 @@ def _floats(logs):
     return {name: float(value) for name, value in (logs or {}).items()}
 
 
-# Folder of the checkpoints in the output of a training.
-CHECKPOINTS = "checkpoints"
+def ema_momentum(chosen, steps_per_epoch, longest):
+    """Return the momentum of the EMA of the weights.
+
+    By default it averages over two epochs, but at most `longest` steps: in a short
+    training, a longer average would still contain the first steps.
+    """
+    if chosen is not None:
+        return chosen
+    return 1 - 1 / max(min(2 * steps_per_epoch, longest), 1)
+
+
+def warm_up_and_cosine(peak, warm_up, steps):
+    """Return a schedule: linear warm-up to a peak, then a cosine to zero."""
+    decay_steps = max(steps - warm_up, 1)
+    cosine = keras.optimizers.schedules.CosineDecay
+    if not warm_up:
+        return cosine(peak, decay_steps)
+    return cosine(peak / 100, decay_steps, warmup_target=peak, warmup_steps=warm_up)
 
 
 def check_output(output, inputs=(), folders=(BEST, CHECKPOINTS), files=()):
     """Raise a `UserError` if a training must not write to a folder.
 
-    The folder must not be a model itself, unless it holds a training, and must not have
-    other files in place of the best model, the checkpoints and the report. What the
-    training reads must not be replaced.
+    It must not be a model itself, unless it holds a training, nor have other files in
+    place of what a training writes. What the training reads must not be replaced.
     """
     if holds(output, MODEL_FILES) and not is_begun(output):
         raise UserError(
@@ -168,11 +195,6 @@ def check_output(output, inputs=(), folders=(BEST, CHECKPOINTS), files=()):
     check_folder(output / BEST, model_names)
     check_checkpoints(output / CHECKPOINTS, files)
     check_report(output)
-
-
-def is_begun(output):
-    """Return whether a folder holds a training with a checkpoint, which is resumed."""
-    return (output / CHECKPOINTS / PROGRESS).exists()
 
 
 def check_epochs(*epochs):
@@ -196,25 +218,26 @@ def training_options(config, private=(), paths=()):
     return options
 
 
-class Runner:
-    """Runs the phases of one training, each from where it was interrupted.
+class Training:
+    """A training in phases, each of which continues where it was interrupted.
+
+    Subclasses implement `phases` and `validate`.
 
     Args:
         config: The `TrainConfig`.
         task: The `Task` whose network is trained.
-        checkpoints: The `Checkpoints` of the training.
+        checkpoints: The `Checkpoints`.
+        metric: Name of the metric by which the best epoch is chosen.
         rank: Function from the metrics of an epoch to a value that is larger for better
             epochs.
-        options: Dict of the options of the training, see `training_options`, which is
-            saved with the best model and shown in the report.
+        samples: The `Samples` of the report.
+        title, data_summary: Title of the report, and one line about the data.
+        options: Dict of the options, which is saved with the best model.
         card: Dict of further arguments of `model_card`.
-        optimizer: Dict of further arguments of the optimiser.
-        **report: Further arguments of the `Report`.
-
-    Attributes:
-        best: Folder of the best model.
-        report: The `Report`.
     """
+
+    # The default of Keras.
+    beta_2 = 0.999
 
     def __init__(
         self,
@@ -222,151 +245,156 @@ class Runner:
         task,
         checkpoints,
         *,
+        metric,
         rank,
+        samples,
+        title,
+        data_summary,
         options,
         card,
-        optimizer=None,
-        **report,
     ):
         self.config = config
         self.task = task
+        self.network = task.network
         self.checkpoints = checkpoints
+        self.progress = checkpoints.progress
+        self.metric = metric
         self.rank = rank
+        self.samples = samples
+        self.title = title
+        self.data_summary = data_summary
         self.options = options
-        self.report = Report(
-            config.output,
-            checkpoints,
-            options={**options, "model": dataclasses.asdict(task.config)},
-            rank=rank,
-            **report,
-        )
         self.card = card
-        self.optimizer = optimizer or {}
         self.best = config.output / BEST
+        self.report = Report(self)
 
-    @property
-    def progress(self):
-        """The `Progress` of the training."""
-        return self.checkpoints.progress
+    def phases(self):
+        """Return the functions of the phases, in order."""
+        raise NotImplementedError
 
-    def run(self, phases, validate):
-        """Run the unfinished phases in order.
+    def validate(self):
+        """Return the metrics of the network before the first phase."""
+        raise NotImplementedError
+
+    def run(self):
+        """Run the unfinished phases, and return the folder of the best model.
 
         A training from a preset begins with the metrics of the preset as epoch 0, and
         the preset is the best model until an epoch exceeds it.
         """
         if self.config.from_preset and self.progress == Progress():
-            self._begin(validate)
-        for phase in phases[self.progress.phase :]:
+            title = f"Epoch 0: {Path(self.config.from_preset).name}"
+            print(f"{title}, before training")
+            metrics = _floats(distribution.broadcast_metrics(self.validate()))
+            self.save_best(metrics)
+            self.report.add_epoch(title, metrics)
+            self.checkpoints.begin(metrics)
+        for phase in self.phases()[self.progress.phase :]:
             phase()
             self.checkpoints.next_phase()
         self._report_best()
-
-    def _begin(self, validate):
-        """Validate the preset, and keep it as the best model."""
-        title = f"Epoch 0: {Path(self.config.from_preset).name}"
-        print(f"{title}, before training")
-        metrics = {x: float(y) for x, y in broadcast_metrics(validate()).items()}
-        self.save_best(metrics)
-        self.report.add_epoch(title, metrics)
-        self.checkpoints.begin(metrics)
+        return self.best
 
     def load_best(self):
         """Load the weights of the best model so far, if there is one."""
         # Before the first epoch, a model in that folder is from another training.
         if self.progress.history:
-            wait_for_hosts("best model")
+            distribution.wait_for_hosts("best model")
             best = type(self.task).from_preset(self.best)
-            copy_weights(best.network, self.task.network)
+            copy_weights(best.network, self.network)
 
     def save_best(self, metrics, task=None, **metadata):
         """Save the trained model, or another one, as the best, with its model card."""
         base = self.config.from_preset
         card = model_card(
             self.config.output.name,
-            f"{self.report.title}: {self.report.data_summary}",
+            f"{self.title}: {self.data_summary}",
             metrics,
             base=base and Path(base).name,
             **self.card,
         )
         save = (task or self.task).save
-        on_first_host(save, self.best, training=self.options, card=card, **metadata)
+        distribution.on_first_host(
+            save, self.best, training=self.options, card=card, **metadata
+        )
+
+    def scored(self, task, outputs, references, parts, scores_of, digits=1):
+        """Print and return the metrics of outputs for the validation data.
+
+        `parts` has the slice of each data set by its name. The outputs also calibrate
+        the task, and are the samples of the report.
+        """
+        outputs = task.calibrate(" and ".join(parts), outputs)
+        for index, output in enumerate(outputs):
+            self.samples.keep(index, output)
+        texts = [output.text for output in outputs]
+        scores = {
+            name: scores_of(texts[part], references[part])
+            for name, part in parts.items()
+        }
+        print(data_sets.formatted_scores(scores, digits))
+        return data_sets.combined_scores(scores)
 
     def fit(
-        self,
-        title,
-        batches,
-        validate,
-        *,
-        epochs,
-        learning_rate,
-        warm_up,
-        ema_momentum,
+        self, title, batches, validate, *, epochs, learning_rate, warm_up, ema_momentum
     ):
         """Train for the remaining epochs of a phase.
 
         The warm-up has at most a tenth of all steps.
         """
+
+        def validated():
+            if shows_bars():
+                # That of Keras has not ended its line.
+                print()
+            return distribution.broadcast_metrics(validate())
+
         steps = len(batches) * epochs
-        schedule = warm_up_and_cosine(learning_rate, min(warm_up, steps // 10), steps)
-        self._compile(schedule, ema_momentum)
-        callbacks = self._callbacks(title, lambda: broadcast_metrics(validate()))
-        if callbacks is None:
+        self.network.compile(
+            optimizer=AdamW(
+                warm_up_and_cosine(learning_rate, min(warm_up, steps // 10), steps),
+                weight_decay=self.config.weight_decay,
+                global_clipnorm=self.config.clip_norm,
+                beta_2=self.beta_2,
+                use_ema=ema_momentum > 0,
+                ema_momentum=ema_momentum,
+            ),
+            jit_compile=keras.backend.backend() == "jax",
+        )
+        self.checkpoints.restore(self.network)
+        validation = ValidateDecoded(
+            validated,
+            self.rank,
+            self.save_best,
+            progress=self.progress,
+            patience=self.config.patience,
+        )
+        if validation.exhausted:
             return
         # Keras counts the epochs of each phase from 1.
         print(f"{title}, epochs: {epochs}")
         if isinstance(batches, keras.utils.PyDataset):
-            fit = functools.partial(self.task.network.fit, batches, shuffle=False)
+            fit = functools.partial(self.network.fit, batches, shuffle=False)
         else:
             fit = batches.fit
         fit(
             epochs=epochs,
             initial_epoch=self.progress.epoch,
-            callbacks=callbacks,
-            verbose=fit_verbosity(),
+            callbacks=[
+                StopOnInvalidLoss(),
+                *([] if shows_bars() else [PrintLoss(epochs, len(batches))]),
+                validation,
+                keras.callbacks.LambdaCallback(
+                    on_epoch_end=lambda epoch, logs: self.report.add_epoch(
+                        title, _floats(logs)
+                    )
+                ),
+                SaveEveryEpoch(self.checkpoints),
+            ],
+            verbose=int(shows_bars()),
         )
-
-    def _compile(self, schedule, ema_momentum):
-        """Compile, and restore the optimiser of an interrupted phase."""
-        self.task.network.compile(
-            optimizer=AdamW(
-                schedule,
-                weight_decay=self.config.weight_decay,
-                global_clipnorm=self.config.clip_norm,
-                use_ema=ema_momentum > 0,
-                ema_momentum=ema_momentum,
-                **self.optimizer,
-            ),
-            jit_compile=keras.backend.backend() == "jax",
-        )
-        self.checkpoints.restore(self.task.network)
-
-    def _callbacks(self, title, validate):
-        """Return the callbacks of a phase, or `None` if early stopping has ended it."""
-        config, progress = self.config, self.progress
-        validation = ValidateDecoded(
-            validate,
-            self.rank,
-            self.save_best,
-            progress=progress,
-            patience=config.patience,
-        )
-        if validation.exhausted:
-            return None
-        callbacks = [
-            StopOnInvalidLoss(),
-            validation,
-            keras.callbacks.LambdaCallback(
-                on_epoch_end=lambda epoch, logs: self.report.add_epoch(
-                    title, _floats(logs)
-                )
-            ),
-            SaveEveryEpoch(self.checkpoints),
-        ]
-        return callbacks
 
     def _report_best(self):
-        """Print the folder of the best model."""
         if not holds(self.best, MODEL_FILES):
             raise UserError(
                 "the training is finished, but its best model is no longer in "

@@ -24,21 +24,17 @@ class SelfCritical:
     are drawn with the `sample_temperature` of the network. At temperature 1, a model
     trained with label smoothing often samples improbable words that no search returns.
 
-    Subclasses implement `__len__`, `plan`, `inputs`, `max_length`, `width` and
-    `reward_of`. An item is one training example, of any type.
+    The baseline is the mean reward of the other samples of an item, a training example
+    of any type. Subclasses implement the methods that raise `NotImplementedError`.
 
     Args:
         network: A compiled Keras model with a `sample_temperature`, which takes token
             ids `(B, K, T + 1)` from START on, and `"advantages"` `(B, K)`.
         sequences: Name of its input of token ids.
-        samples: Samples of each item, at least 2: the baseline of a sample is the mean
-            reward of the others.
-        banned: Token ids that no sample may contain.
         multiple: The rows of a search are padded to a multiple of this, so that a
             backend which compiles for every shape compiles less often.
         devices: The rows of a training batch are padded to a multiple of this, too.
             Rows of padding have no tokens, and do not count in the loss.
-        seed: Seed of the order and the samples.
 
     Reference:
         [Rennie et al., 2017](https://arxiv.org/abs/1612.00563), with the baseline of
@@ -46,15 +42,7 @@ class SelfCritical:
     """
 
     def __init__(
-        self,
-        network,
-        sequences,
-        *,
-        samples,
-        banned=(),
-        multiple=1,
-        devices=1,
-        seed,
+        self, network, sequences, *, samples, banned=(), multiple=1, devices=1, seed
     ):
         if samples < 2:
             raise ValueError(f"samples must be at least 2. Received: {samples}")

@@ -13,23 +13,9 @@ from keras_attention_apps.common.files import (
     check_read_once,
 )
 from keras_attention_apps.common.hypotheses import calibrate as calibrate_model
-from keras_attention_apps.nmt.data.dataset import (
-    POSSIBLE,
-    SURE,
-    VALIDATION_NAMES,
-    check_files,
-    find_files,
-    read_links,
-    read_pairs,
-    read_parallel,
-)
+from keras_attention_apps.nmt import metrics
+from keras_attention_apps.nmt.data import dataset
 from keras_attention_apps.nmt.data.glossary import Glossary
-from keras_attention_apps.nmt.metrics import (
-    alignment_error_rate,
-    bleu_by_length,
-    lengths_of,
-    translation_scores,
-)
 from keras_attention_apps.nmt.translations import RUNTIMES
 
 
@@ -43,10 +29,12 @@ def evaluate(config):
     check_read_once(*inputs)
     Inputs(*inputs, *RUNTIMES.files(chosen.name)).check(config.output)
     glossary = config.glossary and Glossary.from_file(config.glossary)
-    sources, references = read_parallel(source, target)
+    sources, references = dataset.read_parallel(source, target)
     links = None
     if config.alignments is not None:
-        links = read_links(config.alignments, sources, references, possible=True)
+        links = dataset.read_links(
+            config.alignments, sources, references, possible=True
+        )
     translator = RUNTIMES.load(
         chosen.name,
         config.runtime,
@@ -81,11 +69,11 @@ def evaluate(config):
             temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
     if links is not None:
         aligned = translator.align(sources, references, batch_size=config.batch_size)
-        scores["aer"] = alignment_error_rate(aligned, links)
+        scores["aer"] = metrics.alignment_error_rate(aligned, links)
         kinds = np.concatenate(links)[:, 2]
         print(
-            f"aer      {scores['aer']:6.2f}  {np.sum(kinds == SURE)} sure and "
-            f"{np.sum(kinds == POSSIBLE)} possible links; forced decoding"
+            f"aer      {scores['aer']:6.2f}  {np.sum(kinds == dataset.SURE)} sure and "
+            f"{np.sum(kinds == dataset.POSSIBLE)} possible links; forced decoding"
         )
     return scores
 
@@ -110,12 +98,14 @@ def _warn(found):
 
 def _print_scores(sources, translations, references):
     """Print BLEU and chrF2, also by length, and return the scores of all sentences."""
-    scores, signatures = translation_scores(translations, references)
+    scores, signatures = metrics.translation_scores(translations, references)
     for name, score in scores.items():
         print(f"{name:8} {score:6.2f}  {signatures[name]}")
-    unit, _ = lengths_of(sources)
+    unit, _ = metrics.lengths_of(sources)
     print("bleu-lc by the length of the source:")
-    for lengths, count, score in bleu_by_length(sources, translations, references):
+    for lengths, count, score in metrics.bleu_by_length(
+        sources, translations, references
+    ):
         shortest, longest = lengths
         of = counted(longest, unit)
         if shortest < longest:
@@ -144,7 +134,7 @@ def _print_glossary(glossary, sources, found, references, translate):
     ):
         print(f"{'':8} {share:6.2f}  % {text}")
     plain = [translation.text for translation in unconstrained]
-    scores, _ = translation_scores(plain, references)
+    scores, _ = metrics.translation_scores(plain, references)
     print(f"{'':8} {scores['bleu-lc']:6.2f}  bleu-lc without the glossary")
 
 
@@ -165,19 +155,19 @@ def _check_aligns(translator, model):
 def _files(config):
     """Return the files of the source sentences and the references."""
     files = config.source, config.target
-    check_files(files, config.data, pair=config.pair, split=config.split)
+    dataset.check_files(files, config.data, pair=config.pair, split=config.split)
     if config.data is None:
         return files
-    names = (config.split,) if config.split else VALIDATION_NAMES
-    return find_files(config.data, config.pair, names)
+    names = (config.split,) if config.split else dataset.VALIDATION_NAMES
+    return dataset.find_files(config.data, config.pair, names)
 
 
 def calibrate(config):
     """Calibrate a translator as a `CalibrateConfig` describes it."""
-    names = (config.split,) if config.split else VALIDATION_NAMES
+    names = (config.split,) if config.split else dataset.VALIDATION_NAMES
 
     def read(path):
-        return read_pairs(*find_files(path, config.pair, names)).source
+        return dataset.read_pairs(*dataset.find_files(path, config.pair, names)).source
 
     def run(translator, sentences):
         return translator.translate(sentences, batch_size=config.batch_size)

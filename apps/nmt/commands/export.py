@@ -1,14 +1,12 @@
 """`nmt export`: a translator as a SavedModel or as a LiteRT file."""
 
-import functools
-
-import keras
+import tensorflow as tf
 from keras_attention_apps.common.export import (
     export_task,
     fill_chunks,
     map_chunks,
     save_litert,
-    write_archive,
+    write_served,
 )
 from keras_attention_apps.common.text import END, PAD, REMOVALS
 from keras_attention_apps.nmt.inference import Translator
@@ -55,7 +53,6 @@ def write_saved_model(translator, search_model, directory):
     any size are translated in chunks of `CHUNK` sentences. Programs that load the
     SavedModel must import tensorflow-text.
     """
-    import tensorflow as tf
     import tensorflow_text as tf_text
 
     tokenizer = tf_text.SentencepieceTokenizer(model=translator.tokenizer.model)
@@ -97,19 +94,12 @@ def write_saved_model(translator, search_model, directory):
         }
         return {name: x[:count] for name, x in served.items()}
 
-    archive = keras.export.ExportArchive()
-    archive.track(search_model)
-    archive.track(tokenizer)
-    archive.add_endpoint(
-        "serve", serve, input_signature=[tf.TensorSpec([None], tf.string, "sentences")]
-    )
-    write_archive(archive, directory, tf.errors.OpError)
+    spec = tf.TensorSpec([None], tf.string, "sentences")
+    write_served(serve, spec, [search_model, tokenizer], directory)
 
 
 def encoded(sentences, tokenizer, max_length):
     """Return the token ids of sentences `(B, S)`, and which of them are cut, `(B,)`."""
-    import tensorflow as tf
-
     token_ids = tokenizer.tokenize(cleaned(sentences))
     is_cut = token_ids.row_lengths() > max_length - 1
     ends = tf.fill([tf.size(sentences), 1], END)
@@ -122,8 +112,6 @@ def best_hypotheses(search_model, source, chunks):
 
     The chunks are searched one after the other.
     """
-    import tensorflow as tf
-
     signature = {
         "token_ids": tf.TensorSpec([None, None], tf.int32),
         "weights": tf.TensorSpec([None, None, None], tf.float32),
@@ -144,18 +132,10 @@ def best_hypotheses(search_model, source, chunks):
 def expanded(token_ids, valid, weights, source, kinds):
     """Replace extended ids by the subwords of their words: see `Copying.expand`.
 
-    Args:
-        token_ids: Token ids and extended ids, `(B, L)`.
-        valid: Booleans `(B, L)`, `False` after the last token.
-        weights: Attention `(B, L, S)`.
-        source: Token ids `(B, S)`.
-        kinds: Kinds of all subwords, `(N,)`.
-
-    Returns:
-        The same three, for the subwords, of which there may be more than L.
+    The ids and booleans `valid` `(B, L)`, and the attention `(B, L, S)`, become those
+    of the subwords, of which there may be more than L. `kinds` are those of all
+    subwords, `(N,)`.
     """
-    import tensorflow as tf
-
     numbers, _ = word_numbers(source, kinds)
     copied = token_ids - len(kinds)
     is_copied = (copied >= 0)[..., None]
@@ -183,7 +163,6 @@ def cleaned(sentences):
     The order of operations and the patterns are the same. Normal form C is that of
     ICU's version of Unicode here, and of Python's there.
     """
-    import tensorflow as tf
     import tensorflow_text as tf_text
 
     text = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8")
@@ -195,8 +174,6 @@ def cleaned(sentences):
 
 def is_utf8(sentences):
     """Return which of the strings `(B,)` are UTF-8, `(B,)`."""
-    import tensorflow as tf
-
     text = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8", errors="ignore")
     return text == sentences
 
@@ -212,8 +189,6 @@ def save_lite_translator(translator, path, *, search, quantize="int8", **origin)
     Its signatures, such as `length_19`, take `source`, token ids int32 `(1, length)`
     padded with PAD, and return the dict of `keras_attention.beam_search`.
     """
-    import tensorflow as tf
-
     longest = translator.max_length
     # The longest source for each maximum length of a translation.
     sources = {
@@ -223,19 +198,13 @@ def save_lite_translator(translator, path, *, search, quantize="int8", **origin)
     lengths = {sources[target] for target in TARGET_LENGTHS if target in sources}
     lengths = sorted({*lengths, longest})
 
-    def found(source, search_model):
-        return search_model({"source": source})
-
     save_litert(
         translator,
         path,
         {
             f"length_{length}": (
-                functools.partial(
-                    found,
-                    search_model=translator.search_model(
-                        translator.max_search_length(length, search), **search
-                    ),
+                translator.search_model(
+                    translator.max_search_length(length, search), **search
                 ),
                 {"source": tf.TensorSpec([1, length], tf.int32)},
             )

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from keras_attention_apps.common.errors import UserError, counted, printable
-from keras_attention_apps.common.figures import FIGURE_SUFFIXES, plots, write_figure
 from keras_attention_apps.common.files import (
     STANDARD_INPUT,
     Inputs,
@@ -26,7 +25,16 @@ from keras_attention_apps.common.files import (
     write_or_print,
 )
 from keras_attention_apps.common.hypotheses import DIGITS
-from keras_attention_apps.common.tables import DELIMITERS, JSON_LINES, TEXT, TableWriter
+from keras_attention_apps.common.output import (
+    DELIMITERS,
+    FIGURE_SUFFIXES,
+    JSON_LINES,
+    TEXT,
+    TableWriter,
+    note,
+    plots,
+    write_figure,
+)
 from keras_attention_apps.nmt.config import TranslateConfig
 from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.markup import encoded, language_of
@@ -89,6 +97,8 @@ def translate(config):
             _write(config, file, table, number, source, translations, kept)
             if config.plot and kept:
                 _plot(config, number, kept[0])
+    if config.output:
+        note(f"nmt: wrote {printable(config.output)}")
     return 2 if lines.failures else 0
 
 
@@ -207,6 +217,8 @@ def _translate_markup(config):
     else:
         found = translator.translate_subtitles(text, **options)
     write_or_print(config.output, encoded(found, encoding, is_html=is_html))
+    if config.output:
+        note(f"nmt: wrote {printable(config.output)}")
     return 0
 
 

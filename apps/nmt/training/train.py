@@ -9,78 +9,52 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras_attention_apps.common.distribution import (
-    is_first_host,
-    on_first_host,
-    training_context,
-    wait_for_hosts,
-)
+from keras_attention_apps.common import distribution
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import (
     MODEL_FILES,
     holds,
-    recover_folder,
     remove_folder,
     remove_leftovers,
     resolved,
 )
 from keras_attention_apps.common.models import BEST, short_digest
 from keras_attention_apps.common.network.weights import copy_weights
-from keras_attention_apps.common.options import TRAINING_NEEDS, check_needs
+from keras_attention_apps.common.options import check_needs, with_defaults
 from keras_attention_apps.common.task import average_models
-from keras_attention_apps.common.training import data_sets, runner, schedules
-from keras_attention_apps.common.training.checkpoints import Checkpoints, dependencies
+from keras_attention_apps.common.training import data_sets, runner
+from keras_attention_apps.common.training.checkpoints import (
+    CHECKPOINTS,
+    is_begun,
+    open_checkpoints,
+)
 from keras_attention_apps.common.training.report import Samples, best_of, is_epoch
+from keras_attention_apps.common.training.self_critical import SelfCritical
 from keras_attention_apps.nmt.config import (
     DECODERS,
     FEW_PAIRS,
     GENTLE,
     MODEL_NEEDS,
     RECIPES,
+    TRAINING_NEEDS,
     TrainConfig,
     with_recipe,
 )
+from keras_attention_apps.nmt.data import dataset
 from keras_attention_apps.nmt.data.batches import SentenceBatches
-from keras_attention_apps.nmt.data.dataset import (
-    TRAINING_NAMES,
-    VALIDATION_NAMES,
-    Pairs,
-    check_files,
-    find_files,
-    joined,
-    read_pairs,
-)
 from keras_attention_apps.nmt.inference import Translator, length_ratio
-from keras_attention_apps.nmt.metrics import has_four_words, translation_scores
+from keras_attention_apps.nmt.metrics import (
+    has_four_words,
+    tokenizer_for,
+    translation_scores,
+)
 from keras_attention_apps.nmt.network import build_network
-from keras_attention_apps.nmt.text import SUBWORDS, Subwords
+from keras_attention_apps.nmt.text import SUBWORDS, Subwords, pad
 from keras_attention_apps.nmt.training.back_translation import (
     BACK_TRANSLATIONS,
     back_translate,
 )
-from keras_attention_apps.nmt.training.self_critical import (
-    BleuChrfReward,
-    SelfCriticalTranslations,
-)
 from keras_attention_apps.nmt.web.views import heat_map
-
-
-class TranslationSamples(Samples):
-    """Translations of a few validation sentences, with their alignments.
-
-    The examples are pairs of a sentence and its reference, the outputs `Translation`s.
-    """
-
-    def head(self, example):
-        source, reference = map(html.escape, example)
-        return (
-            f'<div class="head"><p class="source" dir="auto">{source}</p>'
-            f'<ul aria-label="Reference"><li dir="auto">{reference}</li></ul></div>'
-        )
-
-    def figure(self, output):
-        return heat_map(output)
-
 
 # Subfolder of the output folder for the models to average.
 SAVED_EPOCHS = "epochs"
@@ -91,9 +65,7 @@ MAX_EMA_STEPS = 1000
 # Tokens in a batch, and steps of the EMA, in self-critical training, where every
 # sentence has several samples.
 SAMPLED_TOKENS = 2000
-
 SAMPLED_EMA_STEPS = 50
-
 VALIDATION_BATCH = 64
 
 
@@ -115,7 +87,7 @@ def train(config: TrainConfig):
             f"the attention {config.model.attention} needs the {expected} decoder. "
             f"Received: {config.model.decoder}"
         )
-    if not runner.is_begun(config.output):
+    if not is_begun(config.output):
         check_needs(config, TRAINING_NEEDS)
         # The options of a preset may have been saved before this check existed.
         if not config.from_preset:
@@ -138,28 +110,25 @@ def train(config: TrainConfig):
     runner.check_output(
         config.output,
         [*inputs, config.guide, config.monolingual, *config.data, *models],
-        (BEST, runner.CHECKPOINTS, SAVED_EPOCHS, BACK_TRANSLATIONS),
+        (BEST, CHECKPOINTS, SAVED_EPOCHS, BACK_TRANSLATIONS),
         files=(SUBWORDS,),
     )
     runner.check_epochs(config.epochs, config.self_critical_epochs)
     training, validation = read_texts(config)
-    few = config.from_preset and len(training) < FEW_PAIRS
-    if few:
-        print(f"{len(training):,} pairs are few for a preset, which learns gently")
-    config = with_recipe(config, config.model.attention, GENTLE if few else {})
-    with training_context(config) as devices:
+    if config.from_preset and len(training) < FEW_PAIRS:
+        config = with_defaults(config, GENTLE, f"{len(training):,} pairs")
+    config = with_recipe(config, config.model.attention)
+    with distribution.training_context(config) as devices:
         if config.monolingual is not None:
-            training = joined(
-                [training, back_translate(config)],
-                [1, config.monolingual_weight],
-            )
+            parts = [training, back_translate(config)]
+            training = dataset.joined(parts, [1, config.monolingual_weight])
         return _train(config, training, validation, devices)
 
 
 def read_texts(config):
     """Return the pairs for training, and a dict from data sets to validation pairs."""
     files = [config.source, config.target, config.valid_source, config.valid_target]
-    check_files(files, config.data or None, pair=config.pair)
+    dataset.check_files(files, config.data or None, pair=config.pair)
     if any(files[2:]) and not all(files[2:]):
         raise UserError(
             "expected both --valid-source and --valid-target, or neither. Received: "
@@ -171,20 +140,21 @@ def read_texts(config):
         raise UserError(
             f"--guide needs a single data set. Received: {len(config.data)} with --data"
         )
-    if not config.data:
-        training = read_pairs(*files[:2], config.guide)
-        if any(files[2:]):
-            return training, {"validation": read_pairs(*files[2:])}
-    else:
-        training = joined(
-            [
-                read_pairs(*find_files(x, config.pair, TRAINING_NAMES), config.guide)
-                for x in config.data
-            ],
-            config.data_weights or [1] * len(config.data),
-        )
+    if config.data:
+        parts = [
+            dataset.read_pairs(
+                *dataset.find_files(x, config.pair, dataset.TRAINING_NAMES),
+                config.guide,
+            )
+            for x in config.data
+        ]
+        training = dataset.joined(parts, config.data_weights or [1] * len(parts))
         return training, read_validation(config)
-    training, validation = hold_out(training, config.seed)
+    training = dataset.read_pairs(*files[:2], config.guide)
+    if any(files[2:]):
+        validation = dataset.read_pairs(*files[2:])
+    else:
+        training, validation = hold_out(training, config.seed)
     return training, {"validation": validation}
 
 
@@ -193,11 +163,11 @@ def read_validation(config):
     found, problem = {}, None
     for name, folder in zip(data_sets.names_of(config.data), config.data, strict=True):
         try:
-            files = find_files(folder, config.pair, VALIDATION_NAMES)
+            files = dataset.find_files(folder, config.pair, dataset.VALIDATION_NAMES)
         except UserError as error:
             problem = error
             continue
-        found[name] = read_pairs(*files)
+        found[name] = dataset.read_pairs(*files)
     if not found:
         raise problem
     return found
@@ -217,7 +187,9 @@ def hold_out(pairs, seed):
     validation = [distinct[i] for i in order[:count]]
     held_out = set(validation)
     training = [i for i, text in enumerate(texts) if text not in held_out]
-    return pairs.chosen(training), Pairs(*map(list, zip(*validation, strict=True)))
+    return pairs.chosen(training), dataset.Pairs(
+        *map(list, zip(*validation, strict=True))
+    )
 
 
 def _languages(config):
@@ -251,14 +223,12 @@ def _train(config, training, validation, devices):
         start, model = Translator.to_fine_tune(config.from_preset, config.model)
         size = len(start.tokenizer)
         config = dataclasses.replace(config, model=model, vocabulary_size=size)
-    depends_on = dependencies(
+    checkpoints = open_checkpoints(
         config,
         start,
         text=text_fingerprint(training, validation),
         guide_links=guide_fingerprint(training),
     )
-    checkpoints = Checkpoints(config.output / runner.CHECKPOINTS, depends_on)
-    on_first_host(recover_folder, config.output / BEST)
     subwords = start.tokenizer if start else _subwords(config, training, checkpoints)
     model = config.model
     if model.length_ratio is None:
@@ -274,30 +244,24 @@ def _train(config, training, validation, devices):
     if start:
         copy_weights(start.network, network)
     translator = Translator(model, subwords, network)
-    phases = _Phases(config, translator, training, validation, checkpoints, devices)
-    phases.runner.run(
-        (phases.teacher_forcing, phases.average_epochs, phases.self_critical),
-        phases.validate,
-    )
+    best = TranslationTraining(
+        config, translator, training, validation, checkpoints, devices
+    ).run()
     # A finished training never averages again.
-    wait_for_hosts("training")
-    _remove_epochs(phases.epochs_folder)
-    return phases.runner.best
+    distribution.wait_for_hosts("training")
+    _remove_epochs(config.output / SAVED_EPOCHS)
+    return best
 
 
 def _saved_epochs(folder):
     """Return the folders of the saved epochs, in order."""
-    return [
-        path
-        for path in sorted(folder.glob("epoch-*"))
-        if path.name.removeprefix("epoch-").isdecimal()
-        and holds(path, (*MODEL_FILES, SUBWORDS))
-    ]
+    folders = sorted(folder.glob("epoch-[0-9][0-9][0-9][0-9]"))
+    return [path for path in folders if holds(path, (*MODEL_FILES, SUBWORDS))]
 
 
 def _remove_epochs(folder):
     """Remove the saved epochs, and their folder if nothing else is in it."""
-    if not is_first_host():
+    if not distribution.is_first_host():
         return
     for epoch in _saved_epochs(folder):
         remove_folder(epoch)
@@ -308,7 +272,7 @@ def _remove_epochs(folder):
 
 def _subwords(config, training, checkpoints):
     """Return the subwords of the interrupted training, or learn new ones."""
-    if checkpoints.resumed and holds(checkpoints.directory, [SUBWORDS]):
+    if is_begun(config.output) and holds(checkpoints.directory, [SUBWORDS]):
         return Subwords.load(checkpoints.directory)
     # Back-translations may contain what no author would write.
     synthetic = training.back_translated or [False] * len(training)
@@ -320,52 +284,54 @@ def _subwords(config, training, checkpoints):
     )
 
 
-class _Phases:
+class TranslationTraining(runner.Training):
     """The phases of a training, and the data that they share."""
 
     def __init__(self, config, translator, training, validation, checkpoints, devices):
-        self.config = config
-        self.translator = translator
-        self.network = translator.network
-        self.training = training
-        self.validation = validation
-        self.checkpoints = checkpoints
-        self.devices = devices
-        self.epochs_folder = config.output / SAVED_EPOCHS
-        self.metric = config.validation_metric
-        if self.metric == "bleu" and not all(
+        metric = config.validation_metric
+        if metric == "bleu" and not all(
             has_four_words(pairs.target) for pairs in validation.values()
         ):
-            self.metric = "chrf"
-        # BLEU is 0 without a correct 4-gram: the other metric breaks ties.
-        others = {"bleu": "chrf", "chrf": "bleu"}
-        self.rank = operator.itemgetter(self.metric, others[self.metric])
-        self.samples = TranslationSamples(
-            [
-                example
-                for pairs in validation.values()
-                for example in zip(pairs.source, pairs.target, strict=True)
-            ]
+            metric = "chrf"
+        self.training = training
+        self.sources, self.references, self.parts = [], [], {}
+        for name, pairs in validation.items():
+            begin = len(self.sources)
+            self.parts[name] = slice(begin, begin + len(pairs))
+            self.sources += pairs.source
+            self.references += pairs.target
+        self.validation_summary = data_sets.summary_of(
+            {
+                name: data_sets.validation_summary(len(pairs), "pair")
+                for name, pairs in validation.items()
+            }
         )
-        self.runner = runner.Runner(
+        super().__init__(
             config,
             translator,
             checkpoints,
-            rank=self.rank,
+            metric=metric,
+            # BLEU is 0 without a correct 4-gram: the other metric breaks ties.
+            rank=operator.itemgetter(metric, "chrf" if metric == "bleu" else "bleu"),
+            samples=Samples(
+                [*zip(self.sources, self.references, strict=True)], _head, heat_map
+            ),
+            title=f"Training of a translator, attention: {config.model.attention}",
+            data_summary=f"{len(training):,} pairs of sentences; "
+            f"{self.validation_summary}; {len(translator.tokenizer):,} subwords",
             options=runner.training_options(config, paths=("from_preset",)),
             card={
                 "task": "translation",
                 "languages": _languages(config),
                 "data": data_sets.names_of(config.data),
             },
-            optimizer={"beta_2": config.beta_2},
-            title=f"Training of a translator, attention: {config.model.attention}",
-            data_summary=f"{len(training):,} pairs of sentences; "
-            f"{self._validation_summary()}; "
-            f"{len(translator.tokenizer):,} subwords",
-            metric=self.metric,
-            samples=self.samples,
         )
+        self.beta_2 = config.beta_2
+        self.devices = devices
+        self.epochs_folder = config.output / SAVED_EPOCHS
+
+    def phases(self):
+        return self.teacher_forcing, self.average_epochs, self.self_critical
 
     def teacher_forcing(self):
         """Train by teacher forcing on the reference translations."""
@@ -374,39 +340,40 @@ class _Phases:
             config.batch_tokens, config.subword_dropout, guided=True
         )
         self._report(batches)
-        checkpoints = self.checkpoints
-        if not checkpoints.progress.weights:
+        if not self.progress.weights:
             # Epochs of another training must not be averaged.
             _remove_epochs(self.epochs_folder)
             if not config.from_preset:
-                on_first_host(self.translator.tokenizer.save, checkpoints.directory)
+                distribution.on_first_host(
+                    self.task.tokenizer.save, self.checkpoints.directory
+                )
         if not config.epochs:
             return
-        self.runner.fit(
+        self.fit(
             "Teacher forcing",
             batches,
             self._validate_and_keep,
             epochs=config.epochs,
             learning_rate=config.learning_rate,
             warm_up=config.warm_up,
-            ema_momentum=schedules.ema_momentum(
+            ema_momentum=runner.ema_momentum(
                 config.ema_momentum, len(batches), MAX_EMA_STEPS
             ),
         )
 
     def average_epochs(self):
         """Average the weights of several epochs, and keep the average if it is best."""
-        wait_for_hosts("epochs to average")
+        distribution.wait_for_hosts("epochs to average")
         folders = _saved_epochs(self.epochs_folder)
         if len(folders) > 1:
-            history = self.checkpoints.progress.history
+            history = self.progress.history
             averaged = average_models(folders, Translator.from_preset)
-            print(f"The average of {len(folders)} epochs:", end="")
+            print(f"The average of {len(folders)} epochs:")
             scores = self._scores(averaged)
-            self.runner.report.add_epoch(f"Average of {len(folders)} epochs", scores)
+            self.report.add_epoch(f"Average of {len(folders)} epochs", scores)
             if best_of([*history, scores], self.rank) == len(history):
                 names = [folder.name for folder in folders]
-                self.runner.save_best(scores, averaged, average_of=names)
+                self.save_best(scores, averaged, average_of=names)
             history.append(scores)
 
     def self_critical(self):
@@ -414,19 +381,19 @@ class _Phases:
         config = self.config
         if not config.self_critical_epochs:
             return
-        self.runner.load_best()
+        self.load_best()
         batches = self._batches(min(config.batch_tokens, SAMPLED_TOKENS))
         samples = SelfCriticalTranslations(
-            self.translator,
+            self.task,
             batches,
             BleuChrfReward(self.training.target),
             samples=config.self_critical_samples,
             seed=config.seed,
         )
-        momentum = schedules.ema_momentum(
+        momentum = runner.ema_momentum(
             config.ema_momentum, len(batches), SAMPLED_EMA_STEPS
         )
-        self.runner.fit(
+        self.fit(
             "Self-critical training",
             samples,
             self.validate,
@@ -440,14 +407,14 @@ class _Phases:
         config, training = self.config, self.training
         batches = SentenceBatches(
             training if guided else dataclasses.replace(training, links=None),
-            self.translator.tokenizer,
+            self.task.tokenizer,
             batch_tokens=batch_tokens,
             min_batches=config.min_steps,
             max_length=config.model.max_length,
             subword_dropout=subword_dropout,
             seed=config.seed,
-            epoch=self.checkpoints.progress.epoch,
-            copying=self.translator.copying,
+            epoch=self.progress.epoch,
+            copying=self.task.copying,
             few_shapes=keras.backend.backend() == "jax",
             devices=self.devices,
         )
@@ -468,10 +435,10 @@ class _Phases:
                 f"{batches.too_long_count} left out with more than "
                 f"{counted(self.config.model.max_length, 'subword')}"
             )
-        parts.append(self._validation_summary())
+        parts.append(self.validation_summary)
         if training.links:
             parts.append(f"{sum(map(len, training.links))} links")
-        parts.append(f"{len(self.translator.tokenizer)} subwords")
+        parts.append(f"{len(self.task.tokenizer)} subwords")
         parts.append(f"{self.network.count_params():,} weights")
         print("; ".join(parts))
         if self.metric != self.config.validation_metric:
@@ -480,59 +447,117 @@ class _Phases:
                 f"best epoch is chosen by {self.metric}"
             )
 
-    def _validation_summary(self):
-        return data_sets.summary_of(
-            {
-                x: data_sets.validation_summary(len(y), "pair")
-                for x, y in self.validation.items()
-            }
-        )
-
     def _validate_and_keep(self):
         """Validate, and store the model if epochs are averaged."""
         scores = self.validate()
         if self.config.average:
-            on_first_host(self._save_epoch, scores)
+            distribution.on_first_host(self._save_epoch, scores)
         return scores
 
     def validate(self):
-        """Return the metrics of the model that is trained."""
-        return self._scores(self.translator)
+        return self._scores(self.task)
 
     def _scores(self, translator):
-        """Print and return the metrics of a model, of several data sets their means."""
-        pairs = self.validation.values()
         translations = translator.translate(
-            [x for data_set in pairs for x in data_set.source],
+            self.sources,
             beam_size=self.config.validation_beam_size,
             batch_size=VALIDATION_BATCH,
             split=False,
         )
-        names = " and ".join(self.validation)
-        translations = translator.calibrate(names, translations)
-        for index, translation in enumerate(translations):
-            self.samples.keep(index, translation)
-        texts = iter([translation.text for translation in translations])
-        found = {
-            name: translation_scores(
-                list(itertools.islice(texts, len(data_set))), data_set.target
-            )[0]
-            for name, data_set in self.validation.items()
-        }
-        print(f"\n{data_sets.formatted_scores(found, digits=2)}")
-        return data_sets.combined_scores(found)
+        return self.scored(
+            translator,
+            translations,
+            self.references,
+            self.parts,
+            lambda *texts: translation_scores(*texts)[0],
+            digits=2,
+        )
 
     def _save_epoch(self, scores):
         """Save the model of this epoch, and remove the epochs that are not averaged."""
-        config, history = self.config, self.checkpoints.progress.history
         # Epoch 0, a preset, is not averaged.
-        epochs = [*filter(is_epoch, history), scores]
+        epochs = [*filter(is_epoch, self.progress.history), scores]
         ranks = [self.rank(metrics) for metrics in epochs]
         ranked = sorted(range(len(ranks)), key=lambda epoch: (ranks[epoch], epoch))
-        chosen = {f"epoch-{i + 1:04}" for i in ranked[-config.average :]}
+        chosen = {f"epoch-{i + 1:04}" for i in ranked[-self.config.average :]}
         name = f"epoch-{len(ranks):04}"
         if name in chosen:
-            self.translator.save(self.epochs_folder / name)
+            self.task.save(self.epochs_folder / name)
         for folder in _saved_epochs(self.epochs_folder):
             if folder.name not in chosen:
                 remove_folder(folder)
+
+
+class BleuChrfReward:
+    """Sentence-level BLEU plus chrF2.
+
+    Reference:
+        [Post, 2018](https://aclanthology.org/W18-6319), whose sacrebleu computes both.
+    """
+
+    def __init__(self, texts):
+        from sacrebleu.metrics import BLEU, CHRF
+
+        bleu = BLEU(effective_order=True, tokenize=tokenizer_for(texts))
+        self._metrics = bleu, CHRF()
+
+    def __call__(self, text, reference):
+        """Return the reward of a translation, from 0 to 2."""
+        scores = (x.sentence_score(text, [reference]).score for x in self._metrics)
+        return sum(scores) / 100
+
+
+class SelfCriticalTranslations(SelfCritical):
+    """Trains a translator on the reward of translations that it samples.
+
+    `reward` is a function of a translation and its reference, both strings, such as a
+    `BleuChrfReward`. The network of the translator must be compiled.
+    """
+
+    def __init__(self, translator, batches, reward, **options):
+        super().__init__(
+            translator.network,
+            "target",
+            multiple=8 if batches.few_shapes else 1,
+            devices=batches.devices,
+            **options,
+        )
+        self.translator = translator
+        self.batches = batches
+        self.reward = reward
+
+    def __len__(self):
+        return len(self.batches)
+
+    def plan(self, epoch):
+        return self.batches.plan(epoch)
+
+    def inputs(self, items, random):
+        sources = [source for source, _ in items]
+        columns = self.batches.padded_length(max(map(len, sources)))
+        return {"source": pad(sources, columns=columns)}
+
+    def max_length(self, inputs):
+        return self.translator.max_target_length(inputs["source"].shape[1])
+
+    def padded_length(self, longest):
+        return self.batches.padded_length(longest)
+
+    def reward_of(self, item, token_ids):
+        source, target = item
+        copying = self.translator.copying
+        decode = self.translator.tokenizer.decode
+        if copying:
+            token_ids, target = (
+                copying.expand(x, source)[0] for x in (token_ids, target)
+            )
+        return self.reward(decode(token_ids), decode(target))
+
+
+def _head(example):
+    """Return a source sentence and its reference as HTML of the report."""
+    source, reference = map(html.escape, example)
+    return (
+        f'<div class="head"><p class="source" dir="auto">{source}</p>'
+        f'<ul aria-label="Reference"><li dir="auto">{reference}</li></ul></div>'
+    )

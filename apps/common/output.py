@@ -1,0 +1,106 @@
+"""Output of commands: progress, tables of captions or translations, and figures."""
+
+import contextlib
+import contextvars
+import csv
+import functools
+import importlib.util
+import sys
+import warnings
+from pathlib import Path
+
+from keras_attention_apps.common.files import atomic_path
+
+_QUIET = contextvars.ContextVar("quiet", default=False)
+
+
+@contextlib.contextmanager
+def quiet():
+    """Show no progress in the context."""
+    token = _QUIET.set(True)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
+
+
+def note(text):
+    """Print a line about finished work on the standard error, unless it is quiet."""
+    if not _QUIET.get():
+        print(text, file=sys.stderr)
+
+
+def progress_bar(**options):
+    """Return a `tqdm.tqdm`, which shows nothing where the output is no terminal."""
+    from tqdm import tqdm
+
+    # `None` means: unless it is a terminal.
+    return tqdm(disable=_QUIET.get() or None, **options)
+
+
+def shows_bars():
+    """Return whether bars are shown on the standard output: on a terminal alone."""
+    return sys.stdout.isatty() and not _QUIET.get()
+
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+TEXT, JSON_LINES = ".txt", ".jsonl"
+
+
+class TableWriter:
+    """Writes rows, which are dicts, to a text file in the format of a suffix.
+
+    The file is opened with `newline=""`. CSV and TSV have a line with the `columns`;
+    where a row has no value, it is empty, and booleans become `true` and `false`. A
+    text file has the column `text` alone.
+    """
+
+    def __init__(self, file, suffix, columns, *, text):
+        self._columns = columns
+        self._text = text
+        self._file = file
+        self._writer = None
+        if suffix in DELIMITERS:
+            self._writer = csv.writer(
+                file, delimiter=DELIMITERS[suffix], lineterminator="\n"
+            )
+            self._writer.writerow(columns)
+
+    def write(self, row):
+        """Write a row; a text that contains line breaks stays on one line of text."""
+        if self._writer is None:
+            print(" ".join((row.get(self._text) or "").split()), file=self._file)
+        else:
+            self._writer.writerow([_cell(row.get(name)) for name in self._columns])
+
+
+def _cell(value):
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+# Image formats of plots.
+FIGURE_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")
+
+
+@functools.cache
+def plots():
+    """Return the module `keras_attention.plots`.
+
+    It is loaded without its package, which would import Keras and take seconds.
+    """
+    package = importlib.util.find_spec("keras_attention")
+    path = Path(package.submodule_search_locations[0], "plots.py")
+    spec = importlib.util.spec_from_file_location("keras_attention_plots", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_figure(path, draw, *, dpi):
+    """Draw a figure, and write it as an image file."""
+    with warnings.catch_warnings(), atomic_path(path) as file:
+        # Characters that no font has are drawn as boxes.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        draw().savefig(file, dpi=dpi)
