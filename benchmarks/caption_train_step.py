@@ -46,7 +46,7 @@ def our_step(jit_compile):
     import keras
     from keras import ops
     from keras_attention_apps.captioner.config import ModelConfig, TrainConfig
-    from keras_attention_apps.captioner.network.recurrent import ShowAttendTell
+    from keras_attention_apps.captioner.network.networks import ShowAttendTell
     from keras_attention_apps.captioner.training.train import DEFAULTS
 
     training = TrainConfig(data=(), output=Path())

@@ -267,7 +267,7 @@ class Models:
         import keras
         from keras_attention_apps.captioner.config import ModelConfig
         from keras_attention_apps.captioner.inference import Captioner
-        from keras_attention_apps.captioner.network.recurrent import ShowAttendTell
+        from keras_attention_apps.captioner.network.networks import ShowAttendTell
         from keras_attention_apps.captioner.text import Vocabulary
         from keras_attention_apps.nmt.inference import Translator
 

@@ -12,7 +12,7 @@ import os
 import warnings
 from xml.etree import ElementTree
 
-from keras_attention_apps.captioner.images import ImageError, is_open
+from keras_attention_apps.captioner.images import ImageError, is_folder_of, is_open
 from keras_attention_apps.captioner.text import sentence
 from keras_attention_apps.common.errors import UserError, counted, reason
 from keras_attention_apps.common.files import atomic_path, check_file, read_file
@@ -204,8 +204,7 @@ class MetadataWriter:
                 )
             return
         folder = config.write_metadata
-        originals = [path if os.path.isdir(path) else path.parent for path in given]
-        if os.path.realpath(folder) in map(os.path.realpath, originals):
+        if is_folder_of(folder, given):
             raise UserError(
                 "--write-metadata must be a folder other than that of the images; "
                 "--metadata-in-place writes into the images themselves. Received: "

@@ -89,6 +89,12 @@ def is_open(path):
     return str(path) == STANDARD_INPUT or str(path).startswith(OPEN_FILES)
 
 
+def is_folder_of(folder, given):
+    """Return whether a folder, or an image in it, is among the given paths."""
+    folders = [x if os.path.isdir(x) else x.parent for x in given if not is_open(x)]
+    return os.path.realpath(folder) in map(os.path.realpath, folders)
+
+
 def with_open_files(paths):
     """Return paths, with one `OpenFile` in place of each path of an open file."""
     found = {path: OpenFile(path) for path in paths if is_open(path)}

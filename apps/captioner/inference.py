@@ -15,9 +15,11 @@ from keras_attention_apps.captioner.config import (
     ModelConfig,
 )
 from keras_attention_apps.captioner.images import ImageError
-from keras_attention_apps.captioner.network import build_network
 from keras_attention_apps.captioner.network.backbone import feature_model
-from keras_attention_apps.captioner.network.base import CaptionEnsemble
+from keras_attention_apps.captioner.network.networks import (
+    CaptionEnsemble,
+    build_network,
+)
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import computing_in, power_of_two
 from keras_attention_apps.common.options import replaced

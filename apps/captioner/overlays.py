@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 
 import numpy as np
-from keras_attention_apps.captioner.images import is_open, read_image
+from keras_attention_apps.captioner.images import is_folder_of, read_image
 from keras_attention_apps.captioner.text import sentence
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import atomic_path, check_file
@@ -203,9 +203,9 @@ def write_overlay(path, caption, target, chosen="all"):
 
 def find_overlays(overlay, given, images):
     """Return the overlay file of each image as a dict; no two have the same."""
-    folders = [path for path in given if os.path.isdir(path)]
     is_file = overlay.suffix.lower() in FORMATS and not overlay.is_dir()
-    if len(images) == 1 and not folders and not overlay.is_dir():
+    has_folders = any(map(os.path.isdir, given))
+    if len(images) == 1 and not has_folders and not overlay.is_dir():
         if not is_file:
             raise UserError(
                 "--overlay must be a .png, .jpg or .pdf file for one image, "
@@ -218,8 +218,7 @@ def find_overlays(overlay, given, images):
                 "--overlay must be a folder where several images, or a folder of "
                 f"them, are captioned. Received: {str(overlay)!r}"
             )
-        folders += [path.parent for path in images if not is_open(path)]
-        if os.path.realpath(overlay) in map(os.path.realpath, folders):
+        if is_folder_of(overlay, given):
             raise UserError(
                 "--overlay must be a folder other than that of the images. Received: "
                 f"{str(overlay)!r}"

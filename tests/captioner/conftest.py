@@ -9,7 +9,7 @@ import keras
 import pytest
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.captioner.network import build_network
+from keras_attention_apps.captioner.network.networks import build_network
 from keras_attention_apps.captioner.text import Vocabulary
 from PIL import Image
 

@@ -10,7 +10,6 @@ from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.metrics import sentinel_of_words
-from keras_attention_apps.captioner.overlays import word_notes
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.text import END, START
 from programs import training
@@ -52,18 +51,6 @@ def test_the_weights_of_a_word_and_the_sentinel_sum_to_one(adaptive_captioner, b
     np.testing.assert_allclose(looking, 1 - found["sentinel"], atol=1e-6)
     shares = found["weights"] / looking[..., None]
     np.testing.assert_allclose(found["probabilities"], shares, atol=1e-6)
-
-
-def test_the_size_of_the_scale_does_not_change_the_scores(adaptive_captioner, batch):
-    network = adaptive_captioner.network
-    before = numpy(network(batch))["sentinel"]
-    score = network.decoder.cell.step.score
-    scale = numpy(score.scale)
-    score.scale.assign(1000 * scale)
-    after = numpy(network(batch))["sentinel"]
-    score.scale.assign(scale)
-
-    np.testing.assert_allclose(after, before, rtol=1e-4)
 
 
 def test_stepping_equals_the_full_pass(adaptive_captioner, batch):
@@ -141,14 +128,6 @@ def test_the_sentinel_of_frequent_words():
     ]
 
 
-def test_captions_of_other_attention_have_no_sentinel():
-    plain = dataclasses.replace(CAPTION, sentinel=None)
-
-    assert "sentinel" not in plain.details()
-    assert word_notes(plain) == ["50%", "25%"]
-    assert word_notes(CAPTION) == ["50%, image 12%", "25%, image 94%"]
-
-
 @pytest.mark.parametrize("names", [("soft", "adaptive"), ("adaptive", "hard")])
 def test_adaptive_and_other_attention_cannot_replace_each_other(
     names, captioner, adaptive_captioner
@@ -162,21 +141,6 @@ def test_adaptive_and_other_attention_cannot_replace_each_other(
 
     same = Captioner.changed(models[old].config, {"attention": old, "dropout": 0.1})
     assert same.dropout == 0.1
-
-
-def test_training_from_soft_attention_is_an_error(
-    model_folder, squares, tmp_path, capsys
-):
-    options = {
-        "data": squares,
-        "output": tmp_path / "run",
-        "from-preset": model_folder,
-        "attention": "adaptive",
-    }
-
-    assert main(training(options)) == 2
-
-    assert "the weights fix attention='soft'" in capsys.readouterr().err
 
 
 @pytest.mark.exhaustive

@@ -61,13 +61,6 @@ def test_unsure_captions_are_named(calibrated, squares, tmp_path, capsys):
         assert 0 < sum(entry["unsure"] for entry in entries) < len(entries)
 
 
-def test_a_model_without_calibration_says_nothing(model_folder, squares, capsys):
-    path = str(images(squares)[0])
-    assert main(["caption", path, "--model", str(model_folder), "--json"]) == 0
-    printed, error = capsys.readouterr()
-    assert "unsure" not in json.loads(printed) and "unsure" not in error
-
-
 def test_a_threshold_and_a_purpose_are_written(
     model_folder, squares, tmp_path, capsys, cached_models
 ):

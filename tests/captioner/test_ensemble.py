@@ -8,7 +8,7 @@ import pytest
 from captioner.conftest import TINY, untrained
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.captioner.network import build_network
+from keras_attention_apps.captioner.network.networks import build_network
 from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.models import write_sealed

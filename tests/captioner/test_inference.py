@@ -34,23 +34,6 @@ def test_a_caption_has_a_word(eager, model_folder, photograph, monkeypatch):
         assert len(caption.words) == len(caption.weights) == 1
 
 
-def test_every_input_type_gives_the_same_caption(captioner, photograph, tmp_path):
-    image = Image.fromarray(photograph)
-    image.save(tmp_path / "photograph.png")
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    forms = [photograph, image, tmp_path / "photograph.png", file.getvalue()]
-
-    captions = captioner.caption(forms)
-    for form, caption in zip(forms, captions, strict=True):
-        assert caption.words == captions[0].words
-        alone = captioner.caption(form)
-        assert alone.words == caption.words
-        np.testing.assert_allclose(
-            alone.log_probability, captions[0].log_probability, rtol=1e-4
-        )
-
-
 def test_the_same_image_may_be_given_several_times(captioner):
     file = io.BytesIO()
     random = np.random.default_rng(2)

@@ -7,11 +7,14 @@ import pytest
 from keras import ops
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.common.network.base import DeepOutput
-from keras_attention_apps.common.text import END, PAD, START
+from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
 
 from .conftest import TINY, untrained
 
 IMAGES, CAPTIONS, WORDS = 2, 3, 5
+TRANSFORMER = dataclasses.replace(
+    TINY, decoder="transformer", embedding_units=6, heads=2, decoder_layers=2
+)
 
 
 def numpy(tensors):
@@ -211,25 +214,27 @@ def test_attention_supervision_is_added_to_the_loss(captioner, batch):
     assert losses[1] - losses[0] == pytest.approx(0.3 * reported / words, rel=1e-3)
 
 
-def test_the_search_agrees_with_the_training_pass(captioner, batch):
-    found = captioner.search_model(beam_size=3).predict_on_batch(
-        {"features": batch["features"]}
-    )
+@pytest.mark.parametrize("config", [TINY, TRANSFORMER], ids=["lstm", "transformer"])
+def test_the_search_agrees_with_the_training_pass(eager, config, batch):
+    captioner, features = untrained(config), {"features": batch["features"]}
+    # Otherwise Keras on JAX runs a search eagerly before it compiles it.
+    layers = captioner.network._flatten_layers()
+    assert [layer.name for layer in layers if not layer.built] == []
+
+    found = captioner.search_model(beam_size=3).predict_on_batch(features)
     rows = found["token_ids"]
     captions = np.concatenate([np.full((*rows.shape[:2], 1), START), rows], axis=-1)
-    outputs = captioner.network(
-        {"features": batch["features"], "captions": captions.astype("int32")}
-    )
-    log_probs = ops.convert_to_numpy(ops.log_softmax(outputs["logits"], axis=-1))
+    outputs = captioner.network({**features, "captions": captions.astype("int32")})
+    log_probs = numpy(ops.log_softmax(outputs["logits"], axis=-1))
 
+    assert not np.isin(rows, [PAD, START, UNKNOWN]).any()
     for row, beam in itertools.product(range(IMAGES), range(3)):
         length = found["lengths"][row, beam]
-        steps = range(length)
-        total = sum(log_probs[row, beam, t, rows[row, beam, t]] for t in steps)
+        total = sum(log_probs[row, beam, t, rows[row, beam, t]] for t in range(length))
         np.testing.assert_allclose(found["log_probs"][row, beam], total, atol=1e-4)
         np.testing.assert_allclose(
             found["weights"][row, beam, :length],
-            ops.convert_to_numpy(outputs["weights"])[row, beam, :length],
+            numpy(outputs["weights"])[row, beam, :length],
             atol=1e-5,
         )
 

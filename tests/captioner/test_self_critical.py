@@ -6,7 +6,7 @@ import pytest
 import sacrebleu
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
-from keras_attention_apps.captioner.network.recurrent import ShowAttendTell
+from keras_attention_apps.captioner.network.networks import ShowAttendTell
 from keras_attention_apps.captioner.text import Vocabulary, tokenize
 from keras_attention_apps.captioner.training.self_critical import (
     BleuReward,

@@ -345,15 +345,8 @@ def test_several_data_sets_train_one_captioner(
     monkeypatch.setattr(
         train, "caption_scores", lambda texts, _: {"rouge-l": scores[len(texts)]}
     )
-    both = [
-        *run[:place],
-        "--data",
-        str(other),
-        *run[place:],
-        "--data-weights",
-        "2",
-        "1",
-    ]
+    both = [*run[:place], "--data", str(other), *run[place:]]
+    both += ["--data-weights", "2", "1"]
     assert main(both) == 0
 
     out = capsys.readouterr().out

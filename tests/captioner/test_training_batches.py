@@ -65,25 +65,6 @@ def test_the_first_two_batches_never_share_a_length():
         assert first > 7 >= second
 
 
-def test_images_are_mirrored_at_random(squares):
-    paths = sorted((squares / "Images").glob("*-0.png"))
-    captions = [[[START, 4, END]]] * len(paths)
-    data = TrainingBatches(
-        captions,
-        paths=paths,
-        image_size=64,
-        batch_images=4,
-        captions_per_image=1,
-        seed=0,
-    )
-    seen = set()
-    for _ in range(5):
-        images = data[0][0]["images"]
-        seen |= {bool(image[:32, :32].any()) for image in images}
-        data.on_epoch_end()
-    assert seen == {True, False}
-
-
 def test_images_are_cropped_a_little_at_random(tmp_path):
     # The brightness is the position, so the corners of a crop show its position.
     width, height = 100, 50

@@ -21,9 +21,8 @@ from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 from keras_attention_apps.captioner.images import read_image
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
-from keras_attention_apps.captioner.network import build_network
 from keras_attention_apps.captioner.network.backbone import SUFFIXES, find_application
-from keras_attention_apps.captioner.network.base import LossOptions
+from keras_attention_apps.captioner.network.networks import LossOptions, build_network
 from keras_attention_apps.captioner.overlays import photo_style, preview, word_tiles
 from keras_attention_apps.captioner.text import (
     SPECIAL,

@@ -1,0 +1,524 @@
+"""The networks of captioners: image encoder, embeddings, decoder and loss.
+
+Shapes: B images, K captions of one image, T words, S regions, D depth of a region,
+E depth of an embedding, N vocabulary size.
+"""
+
+import dataclasses
+
+import keras
+from keras import ops
+from keras_attention_apps.captioner.network.backbone import Backbone
+from keras_attention_apps.captioner.text import Vocabulary
+from keras_attention_apps.common.distribution import share_of_replica
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.network.base import (
+    DecoderNetwork,
+    DeepOutput,
+    Ensemble,
+)
+from keras_attention_apps.common.network.transformer import (
+    TransformerDecoder,
+    embed,
+    embed_step,
+    position_table,
+)
+from keras_attention_apps.common.text import PAD
+
+from keras_attention import (
+    AdditiveAttention,
+    AttentionCell,
+    AttentionDecoder,
+    HardWeighting,
+    PositionEncoding,
+    ReinforceLoss,
+    attention_supervision,
+    doubly_stochastic_penalty,
+    sequence_crossentropy,
+)
+
+
+def build_network(config, vocabulary_size, **options):
+    """Build the network of a `ModelConfig`, with all its weights."""
+    kind = ShowAttendTell
+    if config.decoder == "transformer":
+        kind = TransformerCaptioner
+    elif config.attention == "adaptive":
+        kind = AdaptiveCaptioner
+    network = kind(config, vocabulary_size, **options)
+    network.build()
+    return network
+
+
+@dataclasses.dataclass
+class LossOptions:
+    """Options of the training loss; see the options of a training."""
+
+    label_smoothing: float = 0.0
+    doubly_stochastic: float = 0.0
+    supervision: float = 0.0
+    reward_weight: float = 0.1
+    entropy_weight: float = 0.002
+
+
+class CaptionNetwork(DecoderNetwork):
+    """Base class of the networks: images or their features in, logits and maps out.
+
+    Subclasses call `add_embeddings`, and implement `build`, `decode`, `begin` and
+    `advance`.
+
+    Args:
+        config: A `ModelConfig`.
+        backbone_weights: See `Backbone`.
+        backbone: The `Backbone` of another network, to share it; a new one if omitted.
+        sample_temperature: See `DecoderNetwork`.
+        **loss_options: See `LossOptions`.
+
+    Call arguments:
+        inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
+            `(B, S, D)`, and `"captions"`, token ids `(B, K, T + 1)` from START to END,
+            padded with PAD. For self-critical training also `"advantages"`
+            `(B, K)`, those of sampled captions. For attention supervision also
+            `"coverage"` `(B, K, T, S)`: the share of each region that the object of a
+            word covers, zero for words without an object.
+
+    Returns:
+        Dict with `"logits"` `(B, K, T, N)`, `"weights"` `(B, K, T, S)` and the further
+        outputs of hard attention; see `keras_attention.HardWeighting`.
+    """
+
+    # The `ReinforceLoss` of hard attention.
+    reinforce = None
+
+    def __init__(
+        self,
+        config,
+        *,
+        backbone_weights=None,
+        backbone=None,
+        sample_temperature=1.0,
+        **loss_options,
+    ):
+        super().__init__(
+            config,
+            sample_temperature=sample_temperature,
+            name="captioner",
+        )
+        self.loss_options = LossOptions(**loss_options)
+        self.backbone = backbone or Backbone(
+            config.backbone, config.image_size, backbone_weights
+        )
+        self.region_projection = (
+            keras.layers.Dense(config.region_units, "relu", name="region_projection")
+            if config.region_units
+            else keras.layers.Identity()
+        )
+        self.region_dropout = keras.layers.Dropout(config.dropout)
+        self.words_loss = keras.metrics.Mean(name="words_loss")
+
+    def add_embeddings(self, vocabulary_size, initializer="uniform"):
+        """Create the word embeddings, which the output layer shares."""
+        self.embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            self.config.embedding_units,
+            embeddings_initializer=initializer,
+        )
+        self.embedding_dropout = keras.layers.Dropout(self.config.dropout)
+
+    @property
+    def dropouts(self):
+        """All dropout layers."""
+        return [self.region_dropout, self.embedding_dropout]
+
+    def build_inputs(self):
+        """Create the weights of regions and embeddings.
+
+        Returns the shapes of the embedded words `(B, T, E)` and regions `(B, S, D)`.
+        """
+        regions = (None, None, self.backbone.depth)
+        self.region_projection.build(regions)
+        self.embedding.build()
+        self.built = True
+        return (
+            (None, None, self.config.embedding_units),
+            self.region_projection.compute_output_shape(regions),
+        )
+
+    def regions(self, inputs, training=None):
+        """Return the regions, the values of the attention, `(B, S, region_units)`."""
+        features = inputs.get("features")
+        if features is None:
+            features = self.backbone(inputs["images"])
+        return self.region_dropout(self.region_projection(features), training=training)
+
+    def call(self, inputs, training=None):
+        if "advantages" in inputs:
+            # Samples are drawn in inference mode, without dropout.
+            training = False
+        regions = self.regions(inputs, training)
+        words = inputs["captions"][..., :-1]
+        hidden, reported = self.decode(words, regions, training)
+        return {"logits": self.embedding(hidden, reverse=True), **reported}
+
+    def decode(self, words, regions, training=None):
+        """Return inputs of the output layer `(B, K, T, E)`, and the attention.
+
+        `words` are token ids `(B, K, T)`, and regions are `(B, S, region_units)`. The
+        attention is a dict with `"weights"` `(B, K, T, S)` and its further outputs.
+        """
+        raise NotImplementedError
+
+    def step(self, token_ids, state, memory, maps="weights"):
+        """Run one step of a search; see `keras_attention.beam_search`.
+
+        The maps are the `"weights"`, or the `"probabilities"` from which hard attention
+        chooses a region.
+        """
+        hidden, state, reported = self.advance(token_ids, state, memory)
+        logits = ops.cast(self.embedding(hidden, reverse=True), "float32")
+        weights = reported.get(maps, reported["weights"])
+        return ops.log_softmax(logits, axis=-1), state, weights
+
+    def advance(self, token_ids, state, memory):
+        """Return inputs of the output layer `(B, K, E)`, the state and the attention.
+
+        The attention is a dict with `"weights"` `(B, K, S)`, as in `decode`.
+        """
+        raise NotImplementedError
+
+    def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
+        """Return cross-entropy plus weighted doubly stochastic penalty, per word.
+
+        With `"coverage"` and a weight of supervision, the loss of attention supervision
+        is added; with sampled regions, that of `ReinforceLoss`. With advantages, the
+        cross-entropy of each sampled caption is weighted by its advantage: the gradient
+        is an estimate of that of the expected reward
+        ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
+        """
+        options = self.loss_options
+        targets = x["captions"][..., 1:]
+        mask = targets != PAD
+        advantages = x.get("advantages")
+        logits = y_pred["logits"]
+        if advantages is not None:
+            logits = self._logits_of_samples(logits)
+
+        def captions_loss(**options):
+            losses = sequence_crossentropy(targets, logits, **options)
+            if advantages is not None:
+                losses = ops.cast(advantages, losses.dtype)[..., None] * losses
+            return ops.sum(ops.where(mask, losses, 0.0), axis=-1)
+
+        smoothing = options.label_smoothing if advantages is None else 0.0
+        losses = captions_loss(label_smoothing=smoothing)
+        words = ops.sum(ops.cast(mask, losses.dtype))
+        divisor = ops.maximum(words, 1.0)
+        self.words_loss.update_state(ops.sum(losses) / divisor, sample_weight=words)
+        if self.reinforce and advantages is None:
+            # The reward is the likelihood without label smoothing.
+            likelihood = -captions_loss()
+            reinforced = self._reinforced(likelihood, mask, y_pred, training)
+            losses = losses + likelihood + reinforced
+        weights = y_pred.get("probabilities", y_pred["weights"])
+        weights = ops.cast(weights, losses.dtype)
+        penalty = doubly_stochastic_penalty(weights, mask)
+        penalty = ops.where(ops.any(mask, axis=-1), penalty, 0.0)
+        losses = losses + options.doubly_stochastic * penalty
+        if options.supervision and "coverage" in x:
+            supervised = attention_supervision(weights, x["coverage"], mask)
+            losses = losses + options.supervision * supervised
+        loss = ops.sum(losses) / divisor
+        self.mean_loss.update_state(loss, sample_weight=words)
+        return share_of_replica(words) * loss
+
+    def _logits_of_samples(self, logits):
+        """Return the logits of sampling, with temperature and without banned words."""
+        banned = ops.sum(ops.one_hot(Vocabulary.banned, logits.shape[-1]), axis=0)
+        logits = ops.cast(logits, "float32") / self.sample_temperature
+        return logits - 1e9 * banned
+
+    def _reinforced(self, likelihood, mask, y_pred, training):
+        """Return the REINFORCE losses of hard attention, `(B, K)`."""
+
+        def flat(x):
+            return ops.reshape(x, (-1, *ops.shape(x)[2:]))
+
+        reinforced = self.reinforce(
+            flat(likelihood),
+            flat(y_pred["log_probability"]),
+            flat(y_pred["entropy"]),
+            mask=flat(mask),
+            # All steps of a caption are sampled, or none; captions may be missing.
+            sampled=ops.logical_and(
+                flat(y_pred["sampled"])[:, 0], ops.any(flat(mask), axis=-1)
+            ),
+            training=training,
+        )
+        return ops.reshape(reinforced, ops.shape(likelihood))
+
+
+class ShowAttendTell(CaptionNetwork):
+    """The recurrent network, with soft or hard attention; see `CaptionNetwork`.
+
+    Reference: [Xu et al., 2015](https://arxiv.org/abs/1502.03044).
+    """
+
+    def __init__(self, config, vocabulary_size, **options):
+        super().__init__(config, **options)
+        self.initial_output, self.initial_carry = (
+            keras.layers.Dense(config.units, "tanh", name=name)
+            for name in ("initial_output", "initial_carry")
+        )
+        self.add_embeddings(vocabulary_size)
+        self.decoder = AttentionDecoder(self.make_cell(config))
+        self.readout = DeepOutput(config.embedding_units, dropout=config.dropout)
+        # Weight files of captioners store this layer under the name `from_output`.
+        self.readout.from_output = self.readout.from_state
+
+    def make_cell(self, config):
+        """Return the `AttentionCell` of the decoder."""
+        weighting = "softmax"
+        if config.attention == "hard":
+            weighting = HardWeighting(
+                config.estimator,
+                inference=config.inference,
+                soft_probability=config.soft_probability,
+            )
+            if config.estimator == "score-function":
+                self.reinforce = ReinforceLoss(
+                    reward_weight=self.loss_options.reward_weight,
+                    entropy_weight=self.loss_options.entropy_weight,
+                )
+        attention = AdditiveAttention(
+            config.attention_units, use_bias=True, weighting=weighting
+        )
+        return AttentionCell(
+            keras.layers.LSTMCell(config.units),
+            attention,
+            input_in_query=config.input_in_query,
+            gate=True,
+        )
+
+    @property
+    def dropouts(self):
+        return [*super().dropouts, self.readout.dropout]
+
+    def build(self, inputs_shape=None):
+        """Create all weights; nothing depends on the inputs' shape."""
+        if self.built:
+            return
+        embedded, regions = self.build_inputs()
+        mean = (None, regions[-1])
+        self.initial_output.build(mean)
+        self.initial_carry.build(mean)
+        self.build_decoder(embedded, regions)
+        # The cell has created its weights.
+        self.decoder.cell.attention.built = True
+        self.readout.build(embedded, (*embedded[:2], self.config.units), regions)
+
+    def build_decoder(self, embedded_shape, regions_shape):
+        """Create the weights of the decoder."""
+        self.decoder.build(embedded_shape, regions_shape)
+
+    def initial_state(self, regions):
+        """Return the initial state of the LSTM, from the mean region."""
+        mean = ops.mean(regions, axis=1)
+        return {"cell": [self.initial_output(mean), self.initial_carry(mean)]}
+
+    def whole_image(self, regions):
+        """Return a dict of further entries of the memory; here it is empty."""
+        return {}
+
+    def cell_inputs(self, embedded, memory):
+        """Return the inputs of the cell: the embedded words `(B, K, [T,] E)` alone."""
+        return embedded
+
+    def reported(self, outputs):
+        """Select the weights and the reports of the attention from all outputs."""
+        return {name: outputs[name] for name in ("weights", *self.decoder.cell.reports)}
+
+    def decode(self, words, regions, training=None):
+        embedded = self.embedding_dropout(self.embedding(words), training=training)
+        state = keras.tree.map_structure(
+            lambda x: ops.repeat(x[:, None], ops.shape(words)[1], axis=1),
+            self.initial_state(regions),
+        )
+        inputs = self.cell_inputs(embedded, self.whole_image(regions))
+        steps = self.decoder(inputs, regions, state, training=training)
+        hidden = self.readout(
+            embedded, steps["output"], steps["context"], training=training
+        )
+        return hidden, self.reported(steps)
+
+    def begin(self, inputs, max_length=None):
+        regions = self.regions(inputs, training=False)
+        memory = self.decoder.cell.attention.memory(regions)
+        return {**memory, **self.whole_image(regions)}, self.initial_state(regions)
+
+    def advance(self, token_ids, state, memory):
+        embedded = self.embedding(token_ids)
+        inputs = self.cell_inputs(embedded, memory)
+        outputs, state = self.decoder.cell(inputs, state, memory)
+        hidden = self.readout(embedded, outputs["output"], outputs["context"])
+        return hidden, state, self.reported(outputs)
+
+
+class AdaptiveCaptioner(ShowAttendTell):
+    """The recurrent network with adaptive attention; see `CaptionNetwork`.
+
+    The LSTM reads the last word and a vector of the whole image, and its new state is
+    the query. The attention has one more position beside the regions, the visual
+    sentinel, which is computed from the carry of the LSTM:
+
+        image       = relu(W_image mean of all regions)
+        h[t], m[t]  = LSTM([word[t-1]; image], h[t-1], m[t-1])
+        context[t]  = beta[t] * sentinel[t] + (1 - beta[t]) * sum of shares[t] * region
+
+    The scores are additive, with a weight-normalised scale.
+    Initial state and output layer are those of `ShowAttendTell`.
+
+    Returns:
+        Dict with `"logits"`; `"weights"` `(B, K, T, S)`, `(1 - beta) * shares`;
+        `"probabilities"` `(B, K, T, S)`, the shares, which sum to one; and
+        `"sentinel"` `(B, K, T)`, beta. In a search, the maps `(B, K, S + 1)` end with
+        beta.
+
+    Reference: [Lu et al., 2017](https://arxiv.org/abs/1612.01887).
+    """
+
+    def __init__(self, config, vocabulary_size, **options):
+        super().__init__(config, vocabulary_size, **options)
+        self.image_projection = keras.layers.Dense(
+            config.region_units or self.backbone.depth, "relu", name="image_projection"
+        )
+
+    def make_cell(self, config):
+        return AttentionCell(
+            keras.layers.LSTMCell(config.units),
+            # In the first steps, regions are more useful than an untrained sentinel.
+            # Without normalisation, its scores could fall so far in these steps that
+            # it would receive no gradient afterwards.
+            AdditiveAttention(config.attention_units, use_bias=True, normalize=True),
+            order="current",
+            sentinel=True,
+        )
+
+    def build_decoder(self, embedded_shape, regions_shape):
+        self.image_projection.build((None, regions_shape[-1]))
+        depth = embedded_shape[-1] + self.image_projection.units
+        self.decoder.build((*embedded_shape[:-1], depth), regions_shape)
+
+    def whole_image(self, regions):
+        return {"image": self.image_projection(ops.mean(regions, axis=1))}
+
+    def cell_inputs(self, embedded, memory):
+        image = ops.cast(memory["image"], embedded.dtype)
+        shape = (*ops.shape(embedded)[:-1], image.shape[-1])
+        for _ in range(len(embedded.shape) - 2):
+            image = image[:, None]
+        return ops.concatenate([embedded, ops.broadcast_to(image, shape)], axis=-1)
+
+    def reported(self, outputs):
+        found = super().reported(outputs)
+        weights = ops.cast(found["weights"], "float32")
+        # The sum is zero only where the sentinel has the whole weight.
+        total = ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1e-7)
+        return {**found, "probabilities": weights / total}
+
+    def advance(self, token_ids, state, memory):
+        hidden, state, found = super().advance(token_ids, state, memory)
+        sentinel = found["sentinel"][..., None]
+        maps = {
+            name: ops.concatenate([ops.cast(found[name], "float32"), sentinel], -1)
+            for name in ("weights", "probabilities")
+        }
+        return hidden, state, maps
+
+
+class TransformerCaptioner(CaptionNetwork):
+    """Self-attention over the words, and attention to the regions in every layer.
+
+    The maps are the mean over the heads of all layers but the lowest; see
+    `TransformerDecoder`. See `CaptionNetwork` for arguments and call.
+
+    Raises:
+        UserError: If the attention is not soft, or `embedding_units` is not a multiple
+            of `heads`.
+
+    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3; as
+    the decoder of a captioner
+    [Herdade et al., 2019](https://arxiv.org/abs/1906.05963), section 3.
+    """
+
+    def __init__(self, config, vocabulary_size, **options):
+        if config.attention != "soft":
+            raise UserError(
+                "attention must be soft with the transformer decoder; the recurrent "
+                f"decoder takes others, too. Received: {config.attention}"
+            )
+        super().__init__(config, **options)
+        deviation = config.embedding_units**-0.5
+        self.add_embeddings(
+            vocabulary_size, keras.initializers.RandomNormal(stddev=deviation)
+        )
+        self.positions = PositionEncoding()
+        self.decoder = TransformerDecoder(
+            config.decoder_layers,
+            config.embedding_units,
+            heads=config.heads,
+            units=config.units,
+            dropout=config.dropout,
+        )
+
+    @property
+    def dropouts(self):
+        return [*super().dropouts, *self.decoder.dropouts]
+
+    def build(self, inputs_shape=None):
+        """Create all weights; nothing depends on the inputs' shape."""
+        if not self.built:
+            self.decoder.build(*self.build_inputs())
+            self.positions.built = True
+
+    def decode(self, words, regions, training=None):
+        embedded = embed(self.embedding, self.positions, words)
+        embedded = self.embedding_dropout(embedded, training=training)
+        hidden, weights = self.decoder(
+            ops.reshape(embedded, (-1, *ops.shape(embedded)[2:])),
+            regions,
+            return_weights=True,
+            training=training,
+        )
+        shape = ops.shape(words)
+        return (
+            ops.reshape(hidden, ops.shape(embedded)),
+            {"weights": ops.reshape(weights, (*shape, ops.shape(regions)[1]))},
+        )
+
+    def begin(self, inputs, max_length):
+        regions = self.regions(inputs, training=False)
+        cache = self.decoder.get_initial_cache(ops.shape(regions)[0], max_length)
+        memory = {
+            "layers": self.decoder.memory(regions),
+            "positions": position_table(self.embedding, self.positions, max_length),
+        }
+        return memory, cache
+
+    def advance(self, token_ids, state, memory):
+        embedded = embed_step(self.embedding, memory["positions"], token_ids, state)
+        hidden, state, weights = self.decoder.step(embedded, state, memory["layers"])
+        return hidden, state, {"weights": weights}
+
+
+class CaptionEnsemble(Ensemble):
+    """Caption networks that share one CNN, which sees every image once."""
+
+    @property
+    def backbone(self):
+        """The CNN of all networks."""
+        return self.networks[0].backbone
+
+    def begin(self, inputs, max_length):
+        if "features" not in inputs:
+            inputs = {"features": self.backbone(inputs["images"])}
+        return super().begin(inputs, max_length)
