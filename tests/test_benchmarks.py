@@ -83,7 +83,7 @@ def test_the_stages_of_a_caption_are_timed():
         ("self-attention", (32, 7, 22)),
         ("decoder step", (24, 7, 18)),
         ("decoder, 4 steps", (180, 13, 120)),
-        ("captioner caption PHOTO", (5_000, 14, 75)),
+        ("captioner caption PHOTO", (5_000, 13, 75)),
         ("nmt translate SENTENCE", (100_000, 12, 80)),
     ],
 )
