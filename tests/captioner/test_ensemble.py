@@ -116,20 +116,3 @@ def test_captioners_that_do_not_fit(captioner, change, message):
         Captioner.ensemble([captioner, other])
     with pytest.raises(UserError, match="needs at least one model"):
         Captioner.ensemble([])
-
-
-@pytest.mark.exhaustive
-def test_an_exported_ensemble_finds_the_same(captioner, transformer, tmp_path, squares):
-    pytest.importorskip("ai_edge_litert")
-    from keras_attention_apps.captioner import LiteCaptioner
-    from keras_attention_apps.captioner.commands.export import save_lite_captioner
-
-    both = Captioner.ensemble([captioner, transformer])
-    search = both.search_options(beam_size=2)
-    path = tmp_path / "both.tflite"
-    save_lite_captioner(both, path, search=search, quantize="none")
-    image = squares / "Images" / "red-0.png"
-    found = LiteCaptioner.from_preset(path).caption(image)
-    expected = both.caption(image, beam_size=2)
-    assert found.words == expected.words
-    np.testing.assert_allclose(found.weights, expected.weights, atol=1e-4)

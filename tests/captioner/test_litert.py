@@ -1,5 +1,6 @@
 """A captioner as a LiteRT file, beside the same one on Keras."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -17,6 +18,8 @@ from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.litert import read_model_file, write_model_file
 from programs import assert_same_results, check_types_of_outputs
+
+from .conftest import TINY, untrained
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = pytest.mark.skipif(
@@ -96,18 +99,32 @@ def test_calibration_images_that_cannot_be_used(
     assert not path.exists()
 
 
+KINDS = {
+    "hard": {"attention": "hard"},
+    "adaptive": {"attention": "adaptive"},
+    "transformer": {"decoder": "transformer", "embedding_units": 6, "heads": 2},
+}
+
+
 @pytest.mark.exhaustive
-def test_hard_attention_has_its_choices_and_its_probabilities(
-    hard_captioner, photographs, tmp_path
-):
-    path = tmp_path / "hard.tflite"
-    save_lite_captioner(hard_captioner, path, search=SEARCH, quantize="none")
+@pytest.mark.parametrize("kind", [*KINDS, "ensemble"])
+def test_every_kind_of_captioner_gives_the_same(kind, captioner, photographs, tmp_path):
+    model = untrained(dataclasses.replace(TINY, **KINDS.get(kind, {"dropout": 0.1})))
+    if kind == "ensemble":
+        weights = captioner.network.backbone.get_weights()
+        model.network.backbone.set_weights(weights)
+        model = Captioner.ensemble([captioner, model])
+    path = tmp_path / "kind.tflite"
+    save_lite_captioner(model, path, search=SEARCH, quantize="none")
     lite = LiteCaptioner(path)
     for maps in ("weights", "probabilities"):
-        expected = hard_captioner.caption(photographs[0], maps=maps, **SEARCH)
-        found = lite.caption(photographs[0], maps=maps)
-        assert_same_results([found], [expected])
-        assert (found.weights.max() == 1.0) == (maps == "weights")
+        expected = model.caption(photographs, maps=maps, **SEARCH)
+        found = lite.caption(photographs, maps=maps)
+        assert_same_results(found, expected)
+        for one, other in zip(found, expected, strict=True):
+            assert one.sentinel == pytest.approx(other.sentinel, abs=1e-4)
+            if kind == "hard":
+                assert (one.weights.max() == 1.0) == (maps == "weights")
 
 
 def test_an_image_that_cannot_be_read_does_not_stop_the_others(

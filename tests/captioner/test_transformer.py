@@ -7,8 +7,6 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from keras_attention_apps.captioner.captions import LiteCaptioner
-from keras_attention_apps.captioner.commands.export import save_lite_captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.text import START
 
@@ -102,20 +100,3 @@ def test_invalid_options_are_errors(squares, tmp_path, capsys, changes, message)
     arguments = command(squares, tmp_path / "run", SIZES, **changes)
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs TensorFlow")
-def test_a_litert_file_gives_the_same_captions(captioner, photographs, tmp_path):
-    pytest.importorskip("ai_edge_litert")
-    search = {"beam_size": 3, "length_penalty": 0.5, "no_repeat_ngrams": 2}
-    path = tmp_path / "transformer.tflite"
-    save_lite_captioner(captioner, path, search=search, quantize="none")
-
-    expected = captioner.caption_each(photographs, n_best=3, **search)
-    found = LiteCaptioner(path).caption_each(photographs, n_best=3)
-    for (_, ours), (_, lite) in zip(expected, found, strict=True):
-        assert [x.words for x in lite] == [x.words for x in ours]
-        for one, other in zip(lite, ours, strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-4)
-            np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)

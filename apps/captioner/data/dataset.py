@@ -670,14 +670,12 @@ def read_kaggle(root):
     captions = {}
     for line, row in read_rows(path):
         where = f"{path}, line {line}"
-        if line == 1 and [cell.strip().lower() for cell in row] != ["image", "caption"]:
-            raise unexpected(
-                where, "the header image,caption", f"{','.join(row)!r:.60}"
-            )
+        joined = ",".join(row)
+        if line == 1 and joined.lower().replace(" ", "") != "image,caption":
+            raise unexpected(where, "the header image,caption", f"{joined!r:.60}")
         # After an unclosed quote, the following lines belong to the same cell.
-        if len(row) == 1 or any("\n" in cell for cell in row):
-            found = f"{','.join(row)!r:.60}"
-            raise unexpected(where, "image,caption on one line", found)
+        if len(row) == 1 or "\n" in joined:
+            raise unexpected(where, "image,caption on one line", f"{joined!r:.60}")
         if line > 1 and row:
             # Captions may have commas without quotes.
             name, *parts = row
