@@ -45,9 +45,8 @@ def our_step(jit_compile):
     """Return the step of `captioner train` with the CNN frozen."""
     import keras
     from keras import ops
-    from keras_attention_apps.captioner.config import ModelConfig, TrainConfig
+    from keras_attention_apps.captioner.config import DEFAULTS, ModelConfig, TrainConfig
     from keras_attention_apps.captioner.network.networks import ShowAttendTell
-    from keras_attention_apps.captioner.training.train import DEFAULTS
 
     training = TrainConfig(data=(), output=Path())
     model = ModelConfig(

@@ -32,6 +32,7 @@ from keras_attention_apps.common.options import (
     ServerConfig,
     TrainingOptions,
     Units,
+    with_defaults,
 )
 from tyro.conf import Positional
 
@@ -246,6 +247,45 @@ class TrainConfig(TrainingOptions, CaptionTrainingOptions):
 
 
 TRAINING = TrainConfig(data=tyro.MISSING, output=tyro.MISSING)
+
+# Default of min_count: MIN_COUNT from FEW_CAPTIONS captions on, otherwise 1.
+FEW_CAPTIONS = 5000
+MIN_COUNT = 5
+# Default of batch_images: BATCH_IMAGES, or fewer, so that an epoch has MIN_STEPS steps.
+# On 300 images, the first phase reached CIDEr 8 in epochs of 19 steps, and 28 in epochs
+# of 100 steps.
+BATCH_IMAGES = 16
+MIN_STEPS = 100
+
+# Defaults of the other options that depend on the data: for a preset and fewer than
+# FEW_IMAGES training images, and otherwise. Few images teach a preset new words and
+# objects in some dozen small steps; after that, it forgets what it knew.
+FEW_IMAGES = 1000
+GENTLE = {
+    "epochs": 4,
+    "learning_rate": 2e-4,
+    "fine_tune_epochs": 0,
+    "self_critical_epochs": 0,
+}
+DEFAULTS = {
+    "epochs": 12,
+    "learning_rate": 7e-4,
+    "fine_tune_epochs": 7,
+    "self_critical_epochs": 2,
+}
+
+
+def with_data_defaults(config, images, captions):
+    """Return the `TrainConfig` with the defaults for this number of images."""
+    batch_images = BATCH_IMAGES
+    if not config.from_preset:
+        batch_images = min(BATCH_IMAGES, -(-images // MIN_STEPS))
+    elif images < FEW_IMAGES:
+        config = with_defaults(config, GENTLE, f"{images} training images")
+    min_count = MIN_COUNT if captions >= FEW_CAPTIONS else 1
+    sizes = {"min_count": min_count, "batch_images": batch_images}
+    return with_defaults(config, {**DEFAULTS, **sizes})
+
 
 # Training on synthetic scenes: a small network, trained end to end from random weights.
 SCENES = dataclasses.replace(

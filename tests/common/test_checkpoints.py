@@ -318,27 +318,26 @@ def fit_with_scores(results, *, progress=None, patience=2):
     return scores, fitted
 
 
-def test_training_stops_when_the_decoded_score_no_longer_improves():
-    scores, fitted = fit_with_scores([1.0, 3.0, 2.0, 2.5, 9.0])
-
-    assert fitted.history["cider"] == [1.0, 3.0, 2.0, 2.5]
-    assert len(scores.kept) == 2
+FIVE = [{"cider": 5.0}]
 
 
-def test_scores_from_before_an_interruption_count():
-    progress = Progress(epoch=1, history=[{"cider": 5.0}])
-    scores, fitted = fit_with_scores([4.0, 6.0], progress=progress, patience=1)
+@pytest.mark.parametrize(
+    "progress, results, patience, epochs, kept",
+    [
+        (Progress(), [1.0, 3.0, 2.0, 2.5, 9.0], 2, 4, 2),
+        # Scores from before an interruption count.
+        (Progress(epoch=1, history=FIVE), [4.0, 6.0], 1, 1, 0),
+        # A new phase must exceed the phase before, but has a patience of its own.
+        (Progress(phase=1, history=FIVE), [3.0, 4.0, 6.0], 1, 3, 1),
+    ],
+)
+def test_training_stops_when_the_decoded_score_no_longer_improves(
+    progress, results, patience, epochs, kept
+):
+    scores, fitted = fit_with_scores(results, progress=progress, patience=patience)
 
-    assert fitted.history["cider"] == [4.0]
-    assert scores.kept == []
-
-
-def test_a_new_phase_must_beat_the_phase_before_but_has_patience_of_its_own():
-    progress = Progress(phase=1, epoch=0, history=[{"cider": 5.0}])
-    scores, fitted = fit_with_scores([3.0, 4.0, 6.0], progress=progress, patience=1)
-
-    assert fitted.history["cider"] == [3.0, 4.0, 6.0]
-    assert len(scores.kept) == 1
+    assert fitted.history["cider"] == results[:epochs]
+    assert len(scores.kept) == kept
 
 
 def test_of_equal_scores_the_latest_counts():

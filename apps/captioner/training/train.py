@@ -10,7 +10,11 @@ from os.path import basename, realpath
 from pathlib import Path
 
 import numpy as np
-from keras_attention_apps.captioner.config import RUNTIME_OPTIONS, TrainConfig
+from keras_attention_apps.captioner.config import (
+    RUNTIME_OPTIONS,
+    TrainConfig,
+    with_data_defaults,
+)
 from keras_attention_apps.captioner.data.batches import (
     ImageBatches,
     TrainingBatches,
@@ -42,7 +46,6 @@ from keras_attention_apps.common.files import (
 )
 from keras_attention_apps.common.models import short_digest
 from keras_attention_apps.common.network.base import shape_multiple
-from keras_attention_apps.common.options import with_defaults
 from keras_attention_apps.common.training import data_sets, runner
 from keras_attention_apps.common.training.checkpoints import open_checkpoints
 from keras_attention_apps.common.training.report import Samples
@@ -55,31 +58,6 @@ VALIDATION_BATCH = 50
 MAX_TEACHER_CAPTIONS = 3
 # Maximum number of steps over which the EMA of the weights averages.
 MAX_EMA_STEPS = 500
-# Default of min_count: MIN_COUNT from FEW_CAPTIONS captions on, otherwise 1.
-FEW_CAPTIONS = 5000
-MIN_COUNT = 5
-# Default of batch_images: BATCH_IMAGES, or fewer, so that an epoch has MIN_STEPS steps.
-# On 300 images, the first phase reached CIDEr 8 in epochs of 19 steps, and 28 in epochs
-# of 100 steps.
-BATCH_IMAGES = 16
-MIN_STEPS = 100
-
-# Defaults of the other options that depend on the data: for a preset and fewer than
-# FEW_IMAGES training images, and otherwise. Few images teach a preset new words and
-# objects in some dozen small steps; after that, it forgets what it knew.
-FEW_IMAGES = 1000
-GENTLE = {
-    "epochs": 4,
-    "learning_rate": 2e-4,
-    "fine_tune_epochs": 0,
-    "self_critical_epochs": 0,
-}
-DEFAULTS = {
-    "epochs": 12,
-    "learning_rate": 7e-4,
-    "fine_tune_epochs": 7,
-    "self_critical_epochs": 2,
-}
 
 
 def train(config: TrainConfig):
@@ -128,7 +106,7 @@ def _check_backbone(config):
 def _train(config, devices):
     data = _Data(config)
     texts = [text for image in data.training for text in image.captions]
-    config = _with_defaults(config, len(data.mixture), len(texts))
+    config = with_data_defaults(config, len(data.mixture), len(texts))
     vocabulary = Vocabulary.from_captions(texts, config.min_count)
     start = None
     if config.from_preset:
@@ -142,10 +120,9 @@ def _train(config, devices):
         )
     data_summary = f"{data.summary}; {len(vocabulary)} words"
     print(data_summary)
-    report_unknown(texts, vocabulary, config.min_count)
-    report_cut(texts, config.model.max_length)
+    _report_texts(texts, vocabulary, config)
     if config.supervision:
-        report_phrases(data.training)
+        _report_phrases(data.training)
     if config.teacher_captions:
         data.training = with_teacher_captions(data.training, config.teacher_captions)
         count = sum(len(image.teacher_captions) for image in data.training)
@@ -170,18 +147,6 @@ def _train(config, devices):
         config, captioner, data, checkpoints, devices, data_summary
     )
     return training.run()
-
-
-def _with_defaults(config, images, captions):
-    """Return the `TrainConfig` with the defaults for this number of images."""
-    batch_images = BATCH_IMAGES
-    if not config.from_preset:
-        batch_images = min(BATCH_IMAGES, -(-images // MIN_STEPS))
-    elif images < FEW_IMAGES:
-        config = with_defaults(config, GENTLE, f"{images} training images")
-    min_count = MIN_COUNT if captions >= FEW_CAPTIONS else 1
-    sizes = {"min_count": min_count, "batch_images": batch_images}
-    return with_defaults(config, {**DEFAULTS, **sizes})
 
 
 class _Data:
@@ -530,20 +495,18 @@ def _read_captions(path):
             yield image, texts
 
 
-def report_unknown(texts, vocabulary, min_count):
-    """Print the share of unknown words."""
-    words = [word for text in texts for word in tokenize(text)]
+def _report_texts(texts, vocabulary, config):
+    """Print the share of unknown words, and how many captions are cut."""
+    captions = [tokenize(text) for text in texts]
+    words = [word for caption in captions for word in caption]
     unknown = sum(word not in vocabulary for word in words)
     if unknown:
         print(
-            f"{unknown / len(words):.1%} of the words occur fewer than {min_count} "
-            "times and are unknown; --min-count 1 keeps all words"
+            f"{unknown / len(words):.1%} of the words occur fewer than "
+            f"{config.min_count} times and are unknown; --min-count 1 keeps all words"
         )
-
-
-def report_cut(texts, max_length):
-    """Print how many captions exceed the maximum length."""
-    cut = sum(len(tokenize(text)) >= max_length for text in texts)
+    max_length = config.model.max_length
+    cut = sum(len(caption) >= max_length for caption in captions)
     if cut:
         print(
             f"{counted(cut, 'caption')} cut to {counted(max_length - 1, 'word')}; "
@@ -551,7 +514,7 @@ def report_cut(texts, max_length):
         )
 
 
-def report_phrases(images):
+def _report_phrases(images):
     """Print how many box names are phrases, which match no single word."""
     names = {name for image in images for name in image.boxes}
     several = sorted(name for name in names if " " in name)
