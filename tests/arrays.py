@@ -1,8 +1,12 @@
 """Arrays for tests: random ones, those of tensors, and numerical gradients."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops, tree
+
+# JAX has no float64 by default, and keras.ops.matmul rounds to float32 on PyTorch.
+EXACT = keras.backend.backend() == "tensorflow"
 
 
 def random_fixture(*shape):
@@ -32,6 +36,50 @@ def randomized(layer, scale=0.5, seed=2):
 def numpy(tensors):
     """Return nested tensors as NumPy arrays."""
     return tree.map_structure(ops.convert_to_numpy, tensors)
+
+
+def assert_close(found, expected, atol=1e-5):
+    """Compare nested tensors or arrays of one structure."""
+    tree.assert_same_structure(found, expected)
+    found, expected = (numpy(tree.flatten(nested)) for nested in (found, expected))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=atol)
+
+
+def attend(layer, *tensors, **options):
+    """Return context and weights of a layer as NumPy arrays."""
+    return numpy(layer(*tensors, return_attention_scores=True, **options))
+
+
+def embedded(rng, depth, *shape, words=19):
+    """Return token numbers with some zeros, and their embedding that masks them."""
+    token_ids = rng.integers(1, words, shape)
+    token_ids[:, 1] = 0
+    token_ids[0, -1] = 0
+    return token_ids, keras.layers.Embedding(words, depth, mask_zero=True)(token_ids)
+
+
+def sigmoid(x):
+    """Return the logistic function of an array."""
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(scores, mask=True):
+    """Return the softmax over the last axis; rows without a position are zero."""
+    odds = np.exp(scores - scores.max(-1, keepdims=True)) * mask
+    return odds / np.maximum(odds.sum(-1, keepdims=True), 1e-30)
+
+
+def finite_differences(function, *points, step=1e-5):
+    """Return the gradients of a number with respect to float64 arrays."""
+    gradients = [np.zeros(point.shape) for point in points]
+    for which, gradient in enumerate(gradients):
+        for place in np.ndindex(*gradient.shape):
+            for sign in (1, -1):
+                moved = [point.copy() for point in points]
+                moved[which][place] += sign * step
+                gradient[place] += sign * function(*moved) / (2 * step)
+    return gradients
 
 
 def assert_numerical_gradients(gradients, function, arrays, rng, entries, atol):

@@ -6,11 +6,11 @@ import pytest
 
 
 def covering(*axes, strength=2):
-    """Return `pytest.param`s for the full product of `axes`.
+    """Return `pytest.param`s of combinations of the values of `axes`.
 
-    The quick suite runs a subset in which every pair of values of two axes occurs (or
-    every combination of `strength` of them); the other combinations carry the marker
-    `exhaustive`. The subset is chosen greedily and is the same in every run.
+    In those of the quick suite, every pair of values of two axes occurs, or every
+    combination of `strength` of them. Those with the marker `exhaustive` complete them
+    to every combination of one more. They are chosen greedily, in every run the same.
 
     Args:
         *axes: Values of each parameter, such as a list or the keys of a dict. A value
@@ -19,20 +19,27 @@ def covering(*axes, strength=2):
     """
     axes = [list(axis) for axis in axes]
     rows = list(itertools.product(*[range(len(axis)) for axis in axes]))
-    strength = min(strength, len(axes))
-    open_tuples = {chosen for row in rows for chosen in _tuples(row, strength)}
-    quick = set()
-    while open_tuples:
-        best = max(rows, key=lambda row: len(open_tuples & _tuples(row, strength)))
-        quick.add(best)
-        open_tuples -= _tuples(best, strength)
+    quick = _covering_rows(rows, [], min(strength, len(axes)))
+    chosen = _covering_rows(rows, quick, min(strength + 1, len(axes)))
     return [
         _param(
             [axis[place] for axis, place in zip(axes, row, strict=True)],
             [] if row in quick else [pytest.mark.exhaustive],
         )
-        for row in rows
+        for row in sorted(chosen)
     ]
+
+
+def _covering_rows(rows, chosen, strength):
+    """Return the chosen rows, and others until all combinations of axes occur."""
+    missing = {x for row in rows for x in _tuples(row, strength)}
+    missing -= {x for row in chosen for x in _tuples(row, strength)}
+    chosen = list(chosen)
+    while missing:
+        best = max(rows, key=lambda row: len(missing & _tuples(row, strength)))
+        chosen.append(best)
+        missing -= _tuples(best, strength)
+    return chosen
 
 
 def quick_first(values, quick=1):

@@ -99,14 +99,19 @@ def eager(without_tracing):
 
 
 @pytest.fixture
-def double_by_default():
-    """Make float64 the default dtype; on TensorFlow, integers are int64 then."""
+def set_floatx():
+    """Return the function that sets the default dtype, here until the test ends."""
     import keras
 
     default = keras.config.floatx()
-    keras.config.set_floatx("float64")
-    yield
+    yield keras.config.set_floatx
     keras.config.set_floatx(default)
+
+
+@pytest.fixture
+def double_by_default(set_floatx):
+    """Make float64 the default dtype; on TensorFlow, integers are int64 then."""
+    set_floatx("float64")
 
 
 @pytest.fixture

@@ -1,9 +1,37 @@
-"""Small models of tests: their training, and their files."""
+"""Functions and small models of tests: compiled, trained, and in files."""
 
 import keras
 import numpy as np
+import pytest
 
 COMPILES = keras.backend.backend() != "torch"
+# For exports, conversions, and graphs of unknown sizes.
+needs_tensorflow = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="only TensorFlow has it"
+)
+
+
+def compiled(function, signature=None, *, xla=False):
+    """Return the function as its backend compiles it; PyTorch runs it as it is.
+
+    Args:
+        function: A function of tensors.
+        signature: Symbolic tensors, for a graph of TensorFlow with unknown sizes.
+        xla: Whether TensorFlow compiles it by XLA, as JAX does.
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        if signature is not None:
+            signature = keras.tree.map_structure(
+                lambda x: tf.TensorSpec(x.shape, x.dtype), signature
+            )
+        return tf.function(function, input_signature=signature, jit_compile=xla)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function)
+    return function
 
 
 def fit(model, inputs, target, *, optimizer="sgd", loss="mse", **options):

@@ -10,31 +10,19 @@ def quick_rows(parameters):
     return [tuple(p.values) for p in parameters if not p.marks]
 
 
-def test_every_pair_is_covered_by_fewer_rows_than_the_product():
-    parameters = covering(*AXES)
+@pytest.mark.parametrize("strength", [1, 2])
+def test_every_combination_is_covered_by_fewer_rows_than_the_product(strength):
+    axes = [*AXES, ["x", "y"]]
+    parameters = covering(*axes, strength=strength)
 
-    quick = quick_rows(parameters)
-    assert {tuple(p.values) for p in parameters} == set(itertools.product(*AXES))
-    assert 9 <= len(quick) <= 11
-    for (i, one), (j, other) in itertools.combinations(enumerate(AXES), 2):
-        for pair in itertools.product(one, other):
-            assert any((row[i], row[j]) == pair for row in quick), pair
-
-
-def test_strength_one_covers_every_value():
-    quick = quick_rows(covering(*AXES, strength=1))
-
-    assert len(quick) == 3
-    for place, axis in enumerate(AXES):
-        assert {row[place] for row in quick} == set(axis)
-
-
-def test_rows_that_are_not_quick_are_exhaustive():
-    parameters = covering(*AXES)
-
-    marked = [p for p in parameters if p.marks]
-    assert len(marked) == 18 - len(quick_rows(parameters))
-    assert all(p.marks == [pytest.mark.exhaustive] for p in marked)
+    rows = [tuple(p.values) for p in parameters]
+    assert len(set(rows)) == len(rows) < 3 * 2 * 3 * 2
+    for covered, size in ((quick_rows(parameters), strength), (rows, strength + 1)):
+        for chosen in itertools.combinations(range(4), size):
+            found = {tuple(row[place] for place in chosen) for row in covered}
+            assert found == set(itertools.product(*(axes[x] for x in chosen)))
+    marks = [mark for p in parameters for mark in p.marks]
+    assert marks == [pytest.mark.exhaustive] * (len(rows) - len(quick_rows(parameters)))
 
 
 def test_params_keep_their_ids_and_marks():
