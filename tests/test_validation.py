@@ -8,146 +8,172 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    AdditiveAttention,
-    AdditiveScore,
-    AttentionCell,
-    AttentionPooling,
-    DotScore,
-    HardWeighting,
-    InverseSigmoidRate,
-    LayerNormGRUCell,
-    LocalPredictiveWindow,
-    LocationScore,
-    LuongAttention,
-    MochaWeighting,
-    MonotonicWeighting,
-    PositionEncoding,
-    RecurrentEncoder,
-    ReinforceLoss,
-    RotaryPositions,
-    ScheduledSampling,
-    SelfAttention,
-    SequenceCrossentropy,
-    ShawPositions,
-    SoftmaxWeighting,
-    T5Positions,
-    beam_search,
-    sample_search,
-)
+import keras_attention as ka
 
 SEQUENCE = np.zeros((2, 3, 5), "float32")
 SEARCH = {"start": 0, "end": 1, "max_length": 3}
 
 
 def cell(**options):
-    return AttentionCell(keras.layers.GRUCell(3), AdditiveAttention(4), **options)
+    return ka.AttentionCell(keras.layers.GRUCell(3), ka.AdditiveAttention(4), **options)
 
 
 def beam(**options):
-    return beam_search(None, np.zeros((1, 1)), **SEARCH, **options)
+    return ka.beam_search(None, np.zeros((1, 1)), **SEARCH, **options)
 
 
 def sample(**options):
-    return sample_search(None, np.zeros((1, 1)), **SEARCH, **options)
+    return ka.sample_search(None, np.zeros((1, 1)), **SEARCH, **options)
 
 
 def additive(**options):
-    return AdditiveAttention(8, **options)
+    return ka.AdditiveAttention(8, **options)
 
 
 def self_attention(**options):
-    return SelfAttention(2, 2, **options)
+    return ka.SelfAttention(2, 2, **options)
 
 
 def scheduled(**options):
-    return ScheduledSampling(None, None, **options)
+    return ka.ScheduledSampling(None, None, **options)
 
 
 def encoder(**options):
-    return RecurrentEncoder(keras.layers.GRUCell(3), **options)
+    return ka.RecurrentEncoder(keras.layers.GRUCell(3), **options)
+
+
+def one_head(**options):
+    return ka.SelfAttention(**{"num_heads": 1, "key_dim": 1, **options})
+
+
+def gru(**options):
+    return ka.LayerNormGRUCell(3, **options)
+
+
+def lstm(**options):
+    return ka.LayerNormLSTMCell(3, **options)
+
+
+def sequence_loss(**options):
+    return ka.sequence_crossentropy(np.array([1]), np.zeros((1, 2)), **options)
+
+
+def linear_loss(**options):
+    embeddings = np.ones((2, 3))
+    return ka.linear_crossentropy(
+        np.array([1]), np.zeros((1, 3)), embeddings, **options
+    )
 
 
 def called_additive(**options):
-    return AdditiveAttention(8)(SEQUENCE, SEQUENCE, **options)
+    return ka.AdditiveAttention(8)(SEQUENCE, SEQUENCE, **options)
 
 
 def called_self_attention(**options):
-    return SelfAttention(2, 2)(SEQUENCE, **options)
+    return ka.SelfAttention(2, 2)(SEQUENCE, **options)
 
 
 def called_symbolic(**options):
-    return SelfAttention(2, 2)(keras.KerasTensor(SEQUENCE.shape), **options)
+    return ka.SelfAttention(2, 2)(keras.KerasTensor(SEQUENCE.shape), **options)
 
 
 @pytest.mark.parametrize(
     ("make", "name", "values"),
     [
-        (additive, "dropout", ["0.1", None, True, math.nan]),
+        (ka.AdditiveAttention, "units", [0, -1, 2.5, True, "8", None, [8]]),
+        (additive, "dropout", ["0.1", None, True, math.nan, 1]),
         (additive, "causal", ["no", None]),
         (additive, "normalize", ["no"]),
         (additive, "coverage", ["no"]),
         (additive, "use_bias", ["no"]),
-        (AttentionPooling, "penalty", [None, math.inf]),
-        (AttentionPooling, "use_bias", ["no"]),
-        (DotScore, "scaled", ["yes", 1]),
-        (HardWeighting, "soft_probability", [None, "0.5"]),
-        (InverseSigmoidRate, "k", [None, math.inf]),
-        (LuongAttention, "half_width", [-3]),
-        (LuongAttention, "units", [-7]),
-        (LuongAttention, "positions", ["5"]),
-        (MonotonicWeighting, "noise", [None, math.inf]),
-        (MonotonicWeighting, "score_bias", [None, math.nan]),
-        (ReinforceLoss, "momentum", [None]),
-        (T5Positions, "bidirectional", ["no"]),
-        (ShawPositions, "use_values", ["no"]),
+        (ka.AttentionPooling, "hops", [0]),
+        (ka.AttentionPooling, "penalty", [None, math.inf, -1]),
+        (ka.AttentionPooling, "units", [0]),
+        (ka.AttentionPooling, "use_bias", ["no"]),
+        (ka.DotScore, "scaled", ["yes", 1]),
+        (ka.HardWeighting, "estimator", ["gumbel"]),
+        (ka.HardWeighting, "inference", ["sample"]),
+        (ka.HardWeighting, "relaxation", [0]),
+        (ka.HardWeighting, "soft_probability", [None, "0.5", 2]),
+        (ka.InverseSigmoidRate, "k", [None, math.inf, 0, 0.99, -5]),
+        (ka.LayerNormGRUCell, "units", [0, -1, 2.5, "7"]),
+        (gru, "epsilon", [0, -1e-3]),
+        (lstm, "epsilon", [0, -1e-3]),
+        (ka.LayerNormLSTMCell, "units", [0, "7"]),
+        (ka.LocalPredictiveWindow, "units", [0]),
+        (ka.LuongAttention, "half_width", [-3]),
+        (ka.LuongAttention, "units", [-7]),
+        (ka.LuongAttention, "positions", ["5"]),
+        (ka.MochaWeighting, "chunk_size", [0, 1.5, True]),
+        (ka.MonotonicWeighting, "mode", ["soft"]),
+        (ka.MonotonicWeighting, "noise", [None, math.inf, -1.0]),
+        (ka.MonotonicWeighting, "score_bias", [None, math.nan]),
+        (ka.PointerGenerator, "extra_ids", [-1, 2.0, True]),
+        (ka.PositionEncoding, "kind", ["rotary"]),
+        (ka.PositionEncoding, "max_length", [0, 2.5, True]),
+        (ka.ReinforceLoss, "momentum", [None, -0.1, 1.5]),
+        (ka.T5Positions, "bidirectional", ["no"]),
+        (ka.ShawPositions, "use_values", ["no"]),
         (encoder, "return_state", ["no"]),
         (called_additive, "use_causal_mask", ["no"]),
         (called_self_attention, "use_causal_mask", ["no"]),
         (called_symbolic, "use_causal_mask", ["no"]),
-        (AdditiveAttention, "units", [True, 2.0]),
-        (RotaryPositions, "max_wavelength", [math.inf]),
-        (RotaryPositions, "scaling_factor", [math.inf]),
-        (SequenceCrossentropy, "label_smoothing", [None]),
-        (SoftmaxWeighting, "learn_temperature", ["no"]),
-        (SoftmaxWeighting, "temperature", [None, math.inf]),
+        (ka.RotaryPositions, "fraction", [2, "all"]),
+        (ka.RotaryPositions, "max_wavelength", [math.inf, 0]),
+        (ka.RotaryPositions, "scaling", ["yarn"]),
+        (ka.RotaryPositions, "scaling_factor", [math.inf, 0.5]),
+        (ka.SequenceCrossentropy, "label_smoothing", [None, -0.1, 1.0, 3]),
+        (sequence_loss, "label_smoothing", [-0.1, 1.0, 3]),
+        (linear_loss, "label_smoothing", [-0.1, 1.0, 3]),
+        (ka.SoftmaxWeighting, "learn_temperature", ["no"]),
+        (ka.SoftmaxWeighting, "temperature", [None, math.inf, 0.0]),
         (beam, "early_stopping", ["never"]),
+        (cell, "attentional_vector", [0, 2.5, "tanh"]),
+        (cell, "gate", [0.5]),
         (cell, "input_feeding", ["no"]),
         (cell, "input_in_query", ["no"]),
         (sample, "min_p", ["a"]),
         (sample, "temperature", [None]),
         (sample, "top_p", ["a"]),
-        (scheduled, "rate", [None, "0.2"]),
+        (scheduled, "rate", [None, "0.2", -0.1, 1.5]),
         (self_attention, "causal", ["no"]),
-        (self_attention, "scale", [True, math.nan, math.inf]),
+        (self_attention, "dropout", [1.0]),
+        (self_attention, "query_key_norm", ["l2"]),
+        (self_attention, "scale", [True, math.nan, math.inf, "x"]),
+        (self_attention, "window_size", [0]),
+        (one_head, "key_dim", [0, -1, 2.5, True, "8"]),
+        (one_head, "num_heads", [0, "8"]),
+        (one_head, "output_dim", [0, "8"]),
+        (one_head, "value_dim", [0, "8"]),
         (self_attention, "use_gate", [None]),
     ],
 )
 def test_wrong_values_are_named(make, name, values):
     for value in values:
-        with pytest.raises(ValueError, match=rf"{name} must be .*Received: {value!r}"):
+        message = f"{name} must be .*Received: {re.escape(repr(value))}"
+        with pytest.raises(ValueError, match=message):
             make(**{name: value})
 
 
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        (AdditiveAttention, {"units": 4}),
-        (AttentionPooling, {"units": 4, "hops": 2}),
-        (LayerNormGRUCell, {"units": 4}),
-        (LocalPredictiveWindow, {"half_width": 2, "units": 3}),
-        (AdditiveScore, {"units": 4}),
-        (LocationScore, {"positions": 4}),
-        (LuongAttention, {"score": "concat", "units": 4}),
-        (LuongAttention, {"score": "location", "positions": 4}),
-        (LuongAttention, {"window": "local-m", "half_width": 4}),
-        (MochaWeighting, {"chunk_size": 4}),
-        (PositionEncoding, {"max_length": 4}),
-        (SelfAttention, {"num_heads": 4, "key_dim": 3, "num_key_value_heads": 2}),
-        (SelfAttention, {"num_heads": 4, "key_dim": 3, "value_dim": 2}),
-        (SelfAttention, {"num_heads": 1, "key_dim": 3, "attention_axes": [1]}),
-        (T5Positions, {"num_buckets": 4, "max_distance": 8}),
-        (ShawPositions, {"max_distance": 8}),
+        (ka.AdditiveAttention, {"units": 4}),
+        (ka.AttentionPooling, {"units": 4, "hops": 2}),
+        (ka.LayerNormGRUCell, {"units": 4}),
+        (ka.LocalPredictiveWindow, {"half_width": 2, "units": 3}),
+        (ka.AdditiveScore, {"units": 4}),
+        (ka.LocationScore, {"positions": 4}),
+        (ka.LuongAttention, {"score": "concat", "units": 4}),
+        (ka.LuongAttention, {"score": "location", "positions": 4}),
+        (ka.LuongAttention, {"window": "local-m", "half_width": 4}),
+        (ka.MochaWeighting, {"chunk_size": 4}),
+        (ka.PositionEncoding, {"max_length": 4}),
+        (ka.SelfAttention, {"num_heads": 4, "key_dim": 3, "num_key_value_heads": 2}),
+        (ka.SelfAttention, {"num_heads": 4, "key_dim": 3, "value_dim": 2}),
+        (ka.SelfAttention, {"num_heads": 1, "key_dim": 3, "attention_axes": [1]}),
+        (ka.T5Positions, {"num_buckets": 4, "max_distance": 8}),
+        (ka.ShawPositions, {"max_distance": 8}),
         (cell, {"attentional_vector": 4}),
     ],
 )

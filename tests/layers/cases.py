@@ -1,26 +1,12 @@
 """Attention layers of every kind, for the tests of their common contract."""
 
 import dataclasses
-from collections.abc import Callable
 
 import keras
 from arrays import numpy
 from combinations import quick_first
 
-from keras_attention import (
-    AdditiveAttention,
-    Attention,
-    AttentionPooling,
-    DotScore,
-    EntmaxWeighting,
-    HardWeighting,
-    LocalPredictiveWindow,
-    LuongAttention,
-    MochaWeighting,
-    MonotonicWeighting,
-    MultiHeadAttention,
-    SoftmaxWeighting,
-)
+import keras_attention as ka
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, QUERIES, POSITIONS = 2, 3, 5
@@ -29,14 +15,17 @@ QUERY_DIM, VALUE_DIM, UNITS = 7, 11, 13
 
 @dataclasses.dataclass
 class Case:
-    """A layer, its arguments, and the depths of the tensors that it is called with.
+    """A layer, its options, and the depths of the tensors that it is called with.
 
-    The arguments come from a function: parts belong to one layer only.
+    An option may be a function that makes it: parts belong to one layer only.
     """
 
     layer: type
-    arguments: Callable
+    options: dict
     depths: tuple = (QUERY_DIM, VALUE_DIM)
+
+    def arguments(self):
+        return {name: x() if callable(x) else x for name, x in self.options.items()}
 
     def build(self, **more):
         return self.layer(**self.arguments(), **more)
@@ -44,7 +33,7 @@ class Case:
     def shapes(self, batch=BATCH, queries=QUERIES, positions=POSITIONS):
         lengths = (queries, positions)[-len(self.depths) :]
         return [
-            (batch, *(() if length == () else (length,)), depth)
+            (batch, length, depth)
             for length, depth in zip(lengths, self.depths, strict=True)
         ]
 
@@ -54,100 +43,72 @@ class Case:
         ]
 
 
+def additive(**options):
+    return Case(ka.AdditiveAttention, {"units": UNITS, **options})
+
+
+def luong(*depths, **options):
+    return Case(ka.LuongAttention, options, *depths)
+
+
+def pooling(**options):
+    return Case(ka.AttentionPooling, options, (VALUE_DIM,))
+
+
 SAME_DEPTH = (VALUE_DIM, VALUE_DIM)
 CASES = {
-    "additive": Case(AdditiveAttention, lambda: {"units": UNITS, "use_bias": True}),
-    "normalised": Case(AdditiveAttention, lambda: {"units": UNITS, "normalize": True}),
-    "coverage": Case(AdditiveAttention, lambda: {"units": UNITS, "coverage": True}),
-    "sparsemax": Case(
-        AdditiveAttention, lambda: {"units": UNITS, "weighting": "sparsemax"}
+    "additive": additive(use_bias=True),
+    "normalised": additive(normalize=True),
+    "coverage": additive(coverage=True),
+    "sparsemax": additive(weighting="sparsemax"),
+    "entmax": additive(weighting=lambda: ka.EntmaxWeighting(0.5)),
+    "straight-through": additive(
+        weighting=lambda: ka.HardWeighting("straight-through", seed=3)
     ),
-    "entmax": Case(
-        AdditiveAttention, lambda: {"units": UNITS, "weighting": EntmaxWeighting(0.5)}
+    "hard": additive(weighting=lambda: ka.HardWeighting(soft_probability=0.5, seed=3)),
+    "monotonic": additive(
+        weighting=lambda: ka.MonotonicWeighting(score_bias=0.5, seed=3)
     ),
-    "straight-through": Case(
-        AdditiveAttention,
-        lambda: {
-            "units": UNITS,
-            "weighting": HardWeighting("straight-through", seed=3),
-        },
+    "parallel": additive(weighting=lambda: ka.MonotonicWeighting("parallel", seed=3)),
+    "dropout": additive(dropout=0.5, seed=3),
+    "causal": additive(coverage=True, causal=True),
+    "temperature": luong(
+        weighting=lambda: ka.SoftmaxWeighting(0.5, learn_temperature=True)
     ),
-    "hard": Case(
-        AdditiveAttention,
-        lambda: {
-            "units": UNITS,
-            "weighting": HardWeighting(soft_probability=0.5, seed=3),
-        },
+    "mocha": additive(
+        use_bias=True,
+        weighting=lambda: ka.MochaWeighting(
+            3, mode="parallel", inference="expectation", seed=3
+        ),
     ),
-    "monotonic": Case(
-        AdditiveAttention,
-        lambda: {
-            "units": UNITS,
-            "weighting": MonotonicWeighting(score_bias=0.5, seed=3),
-        },
-    ),
-    "parallel": Case(
-        AdditiveAttention,
-        lambda: {
-            "units": UNITS,
-            "weighting": MonotonicWeighting("parallel", seed=3),
-        },
-    ),
-    "dropout": Case(
-        AdditiveAttention, lambda: {"units": UNITS, "dropout": 0.5, "seed": 3}
-    ),
-    "causal": Case(
-        AdditiveAttention, lambda: {"units": UNITS, "coverage": True, "causal": True}
-    ),
-    "temperature": Case(
-        LuongAttention,
-        lambda: {"weighting": SoftmaxWeighting(0.5, learn_temperature=True)},
-    ),
-    "mocha": Case(
-        AdditiveAttention,
-        lambda: {
-            "units": UNITS,
-            "use_bias": True,
-            "weighting": MochaWeighting(
-                3, mode="parallel", inference="expectation", seed=3
-            ),
-        },
-    ),
-    "dot": Case(LuongAttention, lambda: {"score": "dot"}, SAME_DEPTH),
-    "scaled-dot": Case(LuongAttention, lambda: {"score": "scaled-dot"}, SAME_DEPTH),
-    "general": Case(LuongAttention, lambda: {"score": "general", "use_bias": True}),
-    "concat": Case(LuongAttention, lambda: {"score": "concat", "units": UNITS}),
-    "location": Case(LuongAttention, lambda: {"score": "location", "positions": 19}),
-    "local-m": Case(LuongAttention, lambda: {"window": "local-m", "half_width": 2}),
-    "local-p": Case(LuongAttention, lambda: {"window": "local-p", "half_width": 2}),
-    "local-p concat": Case(
-        LuongAttention,
-        lambda: {
-            "score": "concat",
-            "units": UNITS,
-            "window": "local-p",
-            "half_width": 1,
-        },
+    "dot": luong(SAME_DEPTH, score="dot"),
+    "scaled-dot": luong(SAME_DEPTH, score="scaled-dot"),
+    "general": luong(score="general", use_bias=True),
+    "concat": luong(score="concat", units=UNITS),
+    "location": luong(score="location", positions=19),
+    "local-m": luong(window="local-m", half_width=2),
+    "local-p": luong(window="local-p", half_width=2),
+    "local-p concat": luong(
+        score="concat", units=UNITS, window="local-p", half_width=1
     ),
     "parts": Case(
-        Attention,
-        lambda: {"score": DotScore(scaled=True), "window": LocalPredictiveWindow(2)},
+        ka.Attention,
+        {
+            "score": lambda: ka.DotScore(scaled=True),
+            "window": lambda: ka.LocalPredictiveWindow(2),
+        },
         SAME_DEPTH,
     ),
     "heads": Case(
-        MultiHeadAttention,
-        lambda: {
+        ka.MultiHeadAttention,
+        {
             "num_heads": 3,
             "key_dim": 5,
-            "bias_initializer": keras.initializers.RandomNormal(seed=3),
+            "bias_initializer": lambda: keras.initializers.RandomNormal(seed=3),
         },
     ),
-    "pooling": Case(AttentionPooling, lambda: {"units": UNITS}, (VALUE_DIM,)),
-    "hops": Case(
-        AttentionPooling,
-        lambda: {"hops": 2, "penalty": 0.5, "use_bias": False},
-        (VALUE_DIM,),
-    ),
+    "pooling": pooling(units=UNITS),
+    "hops": pooling(hops=2, penalty=0.5, use_bias=False),
 }
 
 
@@ -155,6 +116,7 @@ CASES = {
 FURTHER = {
     *("normalised", "sparsemax", "straight-through", "dot", "scaled-dot", "local-p"),
     *("parts", "pooling", "dropout", "causal", "temperature", "mocha"),
+    *("parallel", "general", "concat"),
 }
 
 
@@ -167,7 +129,7 @@ def quick_cases(names):
 def attend(layer, tensors, **options):
     """Context and weights, the mean of all heads, as NumPy arrays."""
     context, weights = numpy(layer(*tensors, return_attention_scores=True, **options))
-    is_mean = not isinstance(layer, MultiHeadAttention)
+    is_mean = not isinstance(layer, ka.MultiHeadAttention)
     return context, weights if is_mean else weights.mean(axis=1)
 
 

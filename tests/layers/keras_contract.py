@@ -1,8 +1,7 @@
-"""Checks that every Keras layer must pass: its config, and Keras' own layer test."""
+"""Layers that come back from their config, as every Keras layer must."""
 
 import inspect
 import json
-import warnings
 
 import keras
 import pytest
@@ -30,8 +29,8 @@ def restored_from_json(layer):
     return restored
 
 
-def assert_config_names_every_argument(layer, arguments):
-    """Compare the config of a layer with the arguments that it was created with.
+def restored_from_config(layer, arguments):
+    """Return a copy of a layer from its config, which names every argument.
 
     Args:
         layer: Class of the layer.
@@ -40,7 +39,8 @@ def assert_config_names_every_argument(layer, arguments):
     signature = inspect.signature(layer).parameters
     assert set(signature) - {"kwargs"} <= set(arguments)
 
-    config = layer(**arguments).get_config()
+    original = layer(**arguments)
+    config = original.get_config()
 
     assert set(config) == set(arguments)
     for name, argument in arguments.items():
@@ -52,35 +52,4 @@ def assert_config_names_every_argument(layer, arguments):
                 assert config[name]["config"][option] == value
         elif name != "dtype":
             assert config[name] == argument
-
-
-def assert_fulfils_the_contract_of_keras(
-    layer, arguments, shapes, output_shape, *, weights=0, seed_generators=0
-):
-    """Build, save, restore and call a layer in eager, symbolic and compiled mode.
-
-    Args:
-        layer: Class of the layer.
-        arguments: Arguments of its constructor.
-        shapes: Shape of the input, or a dict such as `{"query_shape": (2, 3, 5)}`.
-        output_shape: Expected shape of the output.
-        weights: Expected number of trainable weights.
-        seed_generators: Expected number of seed generators.
-    """
-    from keras.src.testing import TestCase
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        TestCase().run_layer_test(
-            layer,
-            init_kwargs=arguments,
-            input_shape=shapes,
-            expected_output_shape=output_shape,
-            expected_num_trainable_weights=weights,
-            expected_num_non_trainable_weights=0,
-            expected_num_seed_generators=seed_generators,
-            expected_num_losses=0,
-            supports_masking=True,
-            # It knows layers of one input only.
-            run_training_check=False,
-        )
+    return restored_from_json(original)

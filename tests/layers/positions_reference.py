@@ -7,9 +7,8 @@ from keras import ops
 from layers.self_attention_reference import dense
 
 
-def rotated(vector, position, base=10_000.0, rotated=None):
+def rotated(vector, position, base, depth):
     """Su et al.: features i and i + D / 2 are rotated by an angle."""
-    depth = rotated or len(vector)
     result = np.array(vector)
     for i in range(depth // 2):
         angle = position * base ** (-2 * i / depth)
@@ -50,7 +49,10 @@ def pair(part, heads, n, q, k, v, t, s):
     kind = type(part).__name__
     if kind == "RotaryPositions":
         depth = int(part.fraction * len(q)) // 2 * 2
-        q, k = (rotated(x, p, part.max_wavelength, depth) for x, p in ((q, t), (k, s)))
+        base, slower = part.max_wavelength, part.scaling_factor
+        if part.scaling == "ntk":
+            base, slower = base * slower ** (depth / (depth - 2)), 1
+        q, k = (rotated(x, p / slower, base, depth) for x, p in ((q, t), (k, s)))
     if kind == "ShawPositions":
         place = max(-part.max_distance, min(s - t, part.max_distance))
         of_keys, of_values = (ops.convert_to_numpy(w) for w in part.weights)
@@ -65,33 +67,44 @@ def pair(part, heads, n, q, k, v, t, s):
     return score, v
 
 
-def by_loops(layer, query, value=None, valid=None):
+def by_loops(layer, query, value=None, key=None, valid=None):
     """Output and weights: one head, one query, one score at a time.
 
     Args:
-        valid: `(T, S)`, which positions each query may see.
+        layer: A `SelfAttention`.
+        query: Its first argument.
+        value: Its second argument.
+        key: Its third argument.
+        valid: `(T, S)` or `(B, T, S)`, which positions each query may see. A query that
+            sees none has zeros.
     """
     query = np.float64(query)
     value = query if value is None else np.float64(value)
+    key = value if key is None else np.float64(key)
     (batch, queries, _), positions = query.shape, value.shape[1]
-    valid = np.ones((queries, positions), "bool") if valid is None else valid
+    valid = np.broadcast_to(
+        True if valid is None else valid, (batch, queries, positions)
+    )
     w_q, b_q = dense(layer.step.query_projection)
     w_k, b_k = dense(layer.memory.key_projection)
     w_v, b_v = dense(layer.memory.value_projection)
     w_o, b_o = dense(layer.step.output_projection)
     d_k, d_v, heads = layer.key_dim, layer.memory.value_dim, layer.num_heads
     share = heads // (layer.num_key_value_heads or heads)
-    output = np.zeros((batch, queries, w_o.shape[1])) + b_o
+    output = np.zeros((batch, queries, w_o.shape[1]))
+    output += valid.any(-1)[..., None] * b_o
     weights = np.zeros((batch, heads, queries, positions))
     for b, n, t in np.ndindex(batch, heads, queries):
         q = (query[b, t] @ w_q + b_q)[n * d_k : (n + 1) * d_k] / np.sqrt(d_k)
         of_key, of_value = (
             slice(n // share * d, (n // share + 1) * d) for d in (d_k, d_v)
         )
-        (seen,) = np.nonzero(valid[t])
+        (seen,) = np.nonzero(valid[b, t])
+        if not len(seen):
+            continue
         scores, read = [], []
         for s in seen:
-            k = (value[b, s] @ w_k + b_k)[of_key]
+            k = (key[b, s] @ w_k + b_k)[of_key]
             v = (value[b, s] @ w_v + b_v)[of_value]
             score, v = pair(layer.positions, heads, n, q, k, v, t, s)
             scores.append(score)

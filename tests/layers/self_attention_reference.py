@@ -2,7 +2,7 @@
 
 import keras
 import numpy as np
-from arrays import numpy
+from arrays import attend
 from keras import ops
 
 from keras_attention.layers.multi_head import SelfAttention
@@ -21,11 +21,6 @@ SEQUENCE = (BATCH, POSITIONS, QUERY_DIM)
 BACKEND = keras.backend.backend()
 
 
-def attend(layer, *tensors, **options):
-    """Output and weights, as NumPy arrays."""
-    return numpy(layer(*tensors, return_attention_scores=True, **options))
-
-
 def read(layer, *tensors, **options):
     """The output alone, as a NumPy array."""
     return ops.convert_to_numpy(layer(*tensors, **options))
@@ -42,55 +37,11 @@ def biased(num_heads=HEADS, key_dim=KEY_DIM, **options):
     return SelfAttention(num_heads, key_dim, bias_initializer="normal", **options)
 
 
-def embedded(rng, depth, *shape):
-    """Token numbers with some zeros, and their embedding that masks them."""
-    token_ids = rng.integers(1, WORDS, shape)
-    token_ids[:, 1] = 0
-    token_ids[0, -1] = 0
-    return token_ids, keras.layers.Embedding(WORDS, depth, mask_zero=True)(token_ids)
-
-
 def dense(projection):
     """Kernel and bias of a projection, in float64."""
     kernel = ops.convert_to_numpy(projection.kernel).astype("float64")
     bias = ops.convert_to_numpy(projection.bias) if projection.use_bias else 0.0
     return kernel, bias
-
-
-def as_in_the_paper(layer, query, value=None, key=None, valid=None):
-    """Section 3.2: one head, one query, one score at a time."""
-    query = np.float64(query)
-    value = query if value is None else np.float64(value)
-    key = value if key is None else np.float64(key)
-    batch, queries, positions = len(query), query.shape[1], value.shape[1]
-    if valid is None:
-        valid = np.ones((batch, queries, positions), "bool")
-    w_q, b_q = dense(layer.step.query_projection)
-    w_k, b_k = dense(layer.memory.key_projection)
-    w_v, b_v = dense(layer.memory.value_projection)
-    w_o, b_o = dense(layer.step.output_projection)
-    d_k, d_v = layer.key_dim, layer.memory.value_dim
-    output = np.zeros((batch, queries, w_o.shape[1]))
-    weights = np.zeros((batch, layer.num_heads, queries, positions))
-    for b in range(batch):
-        for t in range(queries):
-            (seen,) = np.nonzero(valid[b, t])
-            if not len(seen):
-                continue
-            heads = []
-            for n in range(layer.num_heads):
-                of_key = slice(n * d_k, (n + 1) * d_k)
-                of_value = slice(n * d_v, (n + 1) * d_v)
-                q = (query[b, t] @ w_q + b_q)[of_key]
-                scores = [q @ (key[b, s] @ w_k + b_k)[of_key] for s in seen]
-                odds = np.exp(np.array(scores) / np.sqrt(d_k))
-                weights[b, n, t, seen] = odds / odds.sum()
-                head = np.zeros(d_v)
-                for s in seen:
-                    head += weights[b, n, t, s] * (value[b, s] @ w_v + b_v)[of_value]
-                heads.append(head)
-            output[b, t] = np.concatenate(heads) @ w_o + b_o
-    return output, weights
 
 
 def stepped(layer, x, places=SLOTS, **options):

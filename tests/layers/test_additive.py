@@ -1,25 +1,13 @@
+"""Additive attention: its arithmetic, against slow loops, and its options."""
+
+import re
+
 import keras
 import numpy as np
 import pytest
-from arrays import assert_numerical_gradients, draw, numpy
+from arrays import EXACT, assert_numerical_gradients, attend, draw, embedded, numpy
 from keras import ops
-from layers.additive_reference import (
-    BATCH,
-    KEY,
-    KEY_DIM,
-    POSITIONS,
-    QUERIES,
-    QUERY,
-    UNITS,
-    VALUE,
-    VALUE_DIM,
-    WORDS,
-    as_in_the_paper,
-    attend,
-    built_layer,
-    embedded,
-    paper_attention,
-)
+from layers.keras_contract import PROJECTION_OPTIONS, restored_from_config
 from layers.mask_reference import (
     assert_zero_where_masked,
     clear_with_nan,
@@ -27,19 +15,59 @@ from layers.mask_reference import (
     masks,
 )
 
-from keras_attention import AdditiveAttention
+import keras_attention as ka
 
-pytestmark = pytest.mark.usefixtures("seeded")
+# Every dimension is a different prime, so that no two axes can be confused.
+BATCH, QUERIES, POSITIONS = 2, 3, 5
+QUERY_DIM, KEY_DIM, VALUE_DIM, UNITS = 7, 11, 13, 17
+QUERY = (BATCH, QUERIES, QUERY_DIM)
+VALUE = (BATCH, POSITIONS, VALUE_DIM)
+KEY = (BATCH, POSITIONS, KEY_DIM)
 
 
-# JAX has no float64 by default, and keras.ops.matmul rounds to float32 on PyTorch.
-EXACT = keras.backend.backend() == "tensorflow"
+def weights_of_the_paper(layer):
+    """W_a, U_a, v_a and the bias, with the shapes that the paper gives to them."""
+    score, dense = layer.step.score, layer.memory.key_projection
+    kernels = score.query_projection.kernel, dense.kernel, score.scale
+    bias = dense.bias if dense.use_bias else np.zeros(layer.units)
+    w_a, u_a, v_a, bias = (np.float64(x) for x in numpy([*kernels, bias]))
+    return w_a.T, u_a.T, v_a, bias
+
+
+def as_in_the_paper(layer, query, value, key=None, valid=None):
+    """Appendix A.1.2: one score, one softmax, one sum at a time."""
+    return paper_attention(*weights_of_the_paper(layer), query, value, key, valid)
+
+
+def paper_attention(w_a, u_a, v_a, bias, query, value, key=None, valid=None):
+    query, value = np.float64(query), np.float64(value)
+    key = value if key is None else np.float64(key)
+    batch, queries, positions = len(query), query.shape[1], value.shape[1]
+    if valid is None:
+        valid = np.ones((batch, queries, positions), "bool")
+    context = np.zeros((batch, queries, value.shape[2]))
+    weights = np.zeros((batch, queries, positions))
+    for b in range(batch):
+        for i in range(queries):
+            e = {}
+            for j in range(positions):
+                if valid[b, i, j]:
+                    e[j] = v_a @ np.tanh(w_a @ query[b, i] + u_a @ key[b, j] + bias)
+            for j in e:
+                weights[b, i, j] = np.exp(e[j]) / sum(np.exp(e_k) for e_k in e.values())
+                context[b, i] += weights[b, i, j] * value[b, j]
+    return context, weights
+
+
+def built_layer(layer):
+    layer.build(QUERY, VALUE, KEY)
+    return layer
 
 
 def test_value_worked_by_hand():
     # Identity projections and a unit scale leave score = tanh(query + value):
     # tanh(0) = 0 and tanh(100) = 1, so the odds are 1 : e.
-    layer = AdditiveAttention(
+    layer = ka.AdditiveAttention(
         units=1, kernel_initializer="ones", scale_initializer="ones"
     )
     query = np.zeros((1, 1, 1), "float32")
@@ -52,28 +80,9 @@ def test_value_worked_by_hand():
     np.testing.assert_allclose(context, [[[100 * share]]], rtol=1e-6)
 
 
-def test_bias_worked_by_hand():
-    # The bias of 100 lifts the first score to tanh(100) = 1 and the second, at
-    # tanh(-200 + 100), stays at -1: the odds are e : 1 / e.
-    layer = AdditiveAttention(
-        units=1,
-        use_bias=True,
-        kernel_initializer="ones",
-        scale_initializer="ones",
-        bias_initializer=keras.initializers.Constant(100.0),
-    )
-    query = np.zeros((1, 1), "float32")
-    value = np.array([[[0.0], [-200.0]]], "float32")
-
-    _, weights = attend(layer, query, value)
-
-    share = np.e**2 / (1 + np.e**2)
-    np.testing.assert_allclose(weights, [[share, 1 - share]], rtol=1e-6)
-
-
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_follows_the_paper(rng, use_bias):
-    layer = AdditiveAttention(UNITS, use_bias=use_bias, bias_initializer="normal")
+    layer = ka.AdditiveAttention(UNITS, use_bias=use_bias, bias_initializer="normal")
     query, value = draw(rng, QUERY, VALUE)
 
     context, weights = attend(layer, query, value)
@@ -85,21 +94,8 @@ def test_follows_the_paper(rng, use_bias):
     np.testing.assert_allclose(context, expected_context, atol=1e-5)
 
 
-def test_keys_are_scored_and_values_are_averaged(rng):
-    layer = AdditiveAttention(UNITS)
-    query, value, key = draw(rng, QUERY, VALUE, KEY)
-
-    context, weights = attend(layer, query, value, key)
-
-    expected_context, expected_weights = as_in_the_paper(layer, query, value, key)
-    np.testing.assert_allclose(weights, expected_weights, atol=1e-5)
-    np.testing.assert_allclose(context, expected_context, atol=1e-5)
-    _, weights_of_other_values = attend(layer, query, -value, key)
-    np.testing.assert_array_equal(weights_of_other_values, weights)
-
-
 def test_masks_are_combined_whatever_the_masked_values(rng):
-    layer = AdditiveAttention(UNITS)
+    layer = ka.AdditiveAttention(UNITS)
     query, value, key = draw(rng, QUERY, VALUE, KEY)
     given = masks(rng)
     valid = combined(**given)
@@ -120,7 +116,7 @@ def test_masks_are_combined_whatever_the_masked_values(rng):
 
 
 def test_gradients_are_finite_for_every_mask(rng, gradients):
-    layer = built_layer(AdditiveAttention(UNITS, use_bias=True))
+    layer = built_layer(ka.AdditiveAttention(UNITS, use_bias=True))
     arrays = draw(rng, QUERY, VALUE, KEY)
     given = masks(rng)
     clear_with_nan(arrays, given)
@@ -136,12 +132,12 @@ def test_gradients_are_finite_for_every_mask(rng, gradients):
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
 def test_implicit_masks_are_honoured(rng, dtype):
-    layer = AdditiveAttention(UNITS, dtype=dtype)
-    query_ids, query = embedded(rng, BATCH, QUERIES)
-    value_ids, value = embedded(rng, BATCH, POSITIONS)
-    key_ids, key = embedded(rng, BATCH, POSITIONS)
+    layer = ka.AdditiveAttention(UNITS, dtype=dtype)
+    query_ids, query = embedded(rng, QUERY_DIM, BATCH, QUERIES)
+    value_ids, value = embedded(rng, QUERY_DIM, BATCH, POSITIONS)
+    key_ids, key = embedded(rng, QUERY_DIM, BATCH, POSITIONS)
     key_ids[1, 0] = 0
-    key = keras.layers.Embedding(WORDS, KEY_DIM, mask_zero=True)(key_ids)
+    key = keras.layers.Embedding(19, KEY_DIM, mask_zero=True)(key_ids)
 
     implicit = attend(layer, query, value, key)
     explicit = attend(
@@ -161,7 +157,7 @@ def test_implicit_masks_are_honoured(rng, dtype):
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 def test_large_numbers_do_not_overflow_in_half_precision(half):
     # The scores, not the projections, are large: 1e4 of them on either side.
-    layer = AdditiveAttention(
+    layer = ka.AdditiveAttention(
         units=1,
         kernel_initializer="ones",
         scale_initializer=keras.initializers.Constant(1e4),
@@ -177,7 +173,7 @@ def test_large_numbers_do_not_overflow_in_half_precision(half):
 
 
 def test_gradients_equal_finite_differences_of_the_paper(rng, gradients):
-    layer = built_layer(AdditiveAttention(UNITS, use_bias=True, dtype="float64"))
+    layer = built_layer(ka.AdditiveAttention(UNITS, use_bias=True, dtype="float64"))
     arrays = [np.float64(x) for x in draw(rng, QUERY, VALUE, KEY)]
     given = masks(rng)
     readout = rng.normal(size=(BATCH, QUERIES, VALUE_DIM))
@@ -199,28 +195,72 @@ def test_gradients_equal_finite_differences_of_the_paper(rng, gradients):
     assert_numerical_gradients(found, read_the_paper, points, rng, 5, atol)
 
 
-def test_many_queries_are_scored_in_blocks(rng, gradients, monkeypatch):
-    layer = AdditiveAttention(UNITS, use_bias=True)
-    arrays = draw(rng, QUERY, VALUE)
-    readout = draw(rng, (BATCH, QUERIES, VALUE_DIM))
-
-    def read(query, value):
-        return ops.sum(ops.multiply(layer(query, value), readout))
-
-    expected_context = ops.convert_to_numpy(layer(*arrays))
-    expected = gradients(read, arrays, layer.variables)
-
-    for limit in ("BLOCK_ELEMENTS", "MIN_BLOCKED_ELEMENTS"):
-        monkeypatch.setattr(f"keras_attention.ops.additive_blocks.{limit}", 0)
-
-    context = ops.convert_to_numpy(layer(*arrays))
-    np.testing.assert_allclose(context, expected_context, atol=1e-6)
-    found = gradients(read, arrays, layer.variables)
-    for gradient, wanted in zip(found, expected, strict=True):
-        np.testing.assert_allclose(gradient, wanted, atol=1e-5)
-
-
 @pytest.mark.parametrize("option", ["window", "key_projection"])
 def test_options_of_other_attention_layers_are_refused(option):
     with pytest.raises(ValueError, match=rf"Unrecognized.*AdditiveAttention.*{option}"):
-        AdditiveAttention(4, **{option: None})
+        ka.AdditiveAttention(4, **{option: None})
+
+
+# Every argument with a value that is not its default.
+ARGUMENTS = {
+    "units": UNITS,
+    "weighting": ka.SparsemaxWeighting(0.5, dtype="mixed_bfloat16"),
+    "coverage": True,
+    "normalize": True,
+    "use_bias": True,
+    **PROJECTION_OPTIONS,
+    "scale_initializer": keras.initializers.Constant(1.5),
+    "scale_regularizer": keras.regularizers.L1L2(0.125, 0.25),
+    "scale_constraint": keras.constraints.UnitNorm(),
+    "causal": True,
+    "dropout": 0.25,
+    "seed": 3,
+    "dtype": "mixed_bfloat16",
+    "name": "reader",
+    "trainable": False,
+}
+
+
+def test_layer_comes_back_from_its_config():
+    restored = restored_from_config(ka.AdditiveAttention, ARGUMENTS)
+
+    restored.build(QUERY, VALUE)
+    assert {v.dtype for v in restored.weights} == {"float32"}
+    parts = restored, restored.step, restored.step.score, restored.memory
+    assert [part.compute_dtype for part in parts] == ["bfloat16"] * 4
+
+
+def test_options_of_the_weights_take_effect():
+    options = {}
+    for name, number in (("kernel", 2.0), ("bias", 3.0), ("scale", 5.0)):
+        options[f"{name}_initializer"] = keras.initializers.Constant(number)
+        options[f"{name}_regularizer"] = keras.regularizers.L1(10 * number)
+        options[f"{name}_constraint"] = keras.constraints.MaxNorm(number)
+    layer = ka.AdditiveAttention(UNITS, use_bias=True, **options)
+    layer.build(QUERY, VALUE)
+
+    numbers = [2, 2, 3, 5]
+    sizes = [QUERY_DIM * UNITS, VALUE_DIM * UNITS, UNITS, UNITS]
+    expected = [10 * x**2 * n for x, n in zip(numbers, sizes, strict=True)]
+    assert sorted(numpy(layer.losses)) == pytest.approx(sorted(expected))
+    assert sorted(x.constraint.max_value for x in layer.weights) == numbers
+
+
+def test_key_and_value_of_different_lengths_are_named():
+    shapes = [(2, 3, 7), (2, 5, 13), (2, 17, 11)]
+    received = "query (2, 3, 7), value (2, 5, 13), key (2, 17, 11)"
+    message = f"same number of positions. Received: {received}"
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ka.AdditiveAttention(UNITS)(*(np.zeros(shape, "float32") for shape in shapes))
+
+
+@pytest.mark.parametrize("depth", [1, UNITS + 1])
+def test_keys_that_are_not_projected_are_as_deep_as_the_hidden_layer(depth):
+    attention = ka.Attention(ka.AdditiveScore(UNITS), None)
+    query, value = np.zeros((2, 3, 4), "float32"), np.zeros((2, 5, depth), "float32")
+
+    with pytest.raises(
+        ValueError, match=rf"hidden layer, {UNITS}.* key_projection.*: .* {depth}"
+    ):
+        attention(query, value)

@@ -5,13 +5,11 @@ import re
 import keras
 import numpy as np
 import pytest
-from arrays import draw, numpy
+from arrays import attend, draw, numpy
 from keras import ops
-from layers.self_attention_reference import attend, read
+from layers.self_attention_reference import read
 
 from keras_attention import SelfAttention
-
-pytestmark = pytest.mark.usefixtures("seeded")
 
 HEADS, KEY_DIM, DEPTH = 3, 4, 6
 GRID, OTHER = (2, 3, 5, DEPTH), (2, 3, 7, DEPTH)

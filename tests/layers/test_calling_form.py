@@ -4,21 +4,14 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    AdditiveAttention,
-    AttentionCell,
-    AttentionPooling,
-    LuongAttention,
-    RecurrentEncoder,
-    SelfAttention,
-)
+import keras_attention as ka
 
 QUERY, VALUE = np.ones((2, 3, 7), "float32"), np.ones((2, 5, 7), "float32")
 ADDITIVE = np.where(np.arange(5) < 3, 0.0, -1e9).astype("float32") * np.ones((2, 1))
 LAYERS = {
-    "additive": lambda: AdditiveAttention(4),
-    "luong": lambda: LuongAttention(),
-    "self": lambda: SelfAttention(2, 3),
+    "additive": lambda: ka.AdditiveAttention(4),
+    "luong": lambda: ka.LuongAttention(),
+    "self": lambda: ka.SelfAttention(2, 3),
 }
 
 
@@ -48,8 +41,8 @@ def test_additive_masks_are_refused(layer, name):
 
 def test_additive_masks_are_refused_everywhere():
     for layer, options in (
-        (AttentionPooling(4), {"value_mask": ADDITIVE}),
-        (RecurrentEncoder(keras.layers.GRUCell(4)), {"mask": ADDITIVE}),
+        (ka.AttentionPooling(4), {"value_mask": ADDITIVE}),
+        (ka.RecurrentEncoder(keras.layers.GRUCell(4)), {"mask": ADDITIVE}),
     ):
         with pytest.raises(ValueError, match="An additive mask"):
             layer(VALUE, **options)
@@ -71,12 +64,12 @@ def test_dropout_inside_the_loop_is_refused_on_jax():
     def dropout(units):
         return keras.Sequential([keras.layers.Dense(units), keras.layers.Dropout(0.5)])
 
-    cell, attention = keras.layers.GRUCell(4), AdditiveAttention(4)
+    cell, attention = keras.layers.GRUCell(4), ka.AdditiveAttention(4)
     with pytest.raises(ValueError, match="gate must have no dropout"):
-        AttentionCell(cell, attention, gate=dropout(1))
+        ka.AttentionCell(cell, attention, gate=dropout(1))
     with pytest.raises(ValueError, match="attentional_vector must have no dropout"):
-        AttentionCell(
+        ka.AttentionCell(
             cell, attention, attentional_vector=dropout(4), input_feeding=True
         )
     # Without input feeding, the vectors are computed after the loop.
-    AttentionCell(cell, attention, attentional_vector=dropout(4))
+    ka.AttentionCell(cell, attention, attentional_vector=dropout(4))

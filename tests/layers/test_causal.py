@@ -5,45 +5,19 @@ import numpy as np
 import pytest
 from arrays import numpy
 from combinations import quick_first
-from layers.cases import attend
+from layers.cases import CASES, attend
 
-from keras_attention import (
-    AdditiveAttention,
-    AttentionCell,
-    AttentionDecoder,
-    HardWeighting,
-    LuongAttention,
-)
-
-pytestmark = pytest.mark.usefixtures("seeded")
+import keras_attention as ka
 
 BATCH, QUERIES, POSITIONS, DEPTH, UNITS = 2, 5, 7, 3, 11
 
-LAYERS = {
-    "additive": lambda **options: AdditiveAttention(UNITS, **options),
-    "coverage": lambda **options: AdditiveAttention(UNITS, coverage=True, **options),
-    "local-m": lambda **options: LuongAttention(
-        window="local-m", half_width=2, **options
-    ),
-    "monotonic": lambda **options: LuongAttention(
-        "dot", weighting="monotonic", **options
-    ),
-    "local-p": lambda **options: LuongAttention(
-        window="local-p", half_width=2, **options
-    ),
-    "hard": lambda **options: LuongAttention(
-        "dot", weighting=HardWeighting(), **options
-    ),
-    "location": lambda **options: LuongAttention(
-        "location", positions=POSITIONS, **options
-    ),
-}
+NAMES = ["additive", "coverage", "local-m", "monotonic", "local-p", "hard", "location"]
 
 
-@pytest.fixture(params=quick_first(LAYERS, 3))
+@pytest.fixture(params=quick_first(NAMES, 3))
 def pair(request):
     """A layer that is not causal, and a causal one with the same weights."""
-    layers = [LAYERS[request.param](causal=causal) for causal in (False, True)]
+    layers = [CASES[request.param].build(causal=x) for x in (False, True)]
     for layer in layers:
         layer.build((None, None, DEPTH), (None, None, DEPTH))
     layers[1].set_weights(layers[0].get_weights())
@@ -57,7 +31,7 @@ def data(rng):
 
 
 def test_weights_worked_by_hand():
-    layer = LuongAttention("dot", causal=True)
+    layer = ka.LuongAttention("dot", causal=True)
     query = np.ones((1, 2, 1), "float32")
     value = np.log(np.array([1, 3, 100], "float32"))[None, :, None]
 
@@ -68,11 +42,10 @@ def test_weights_worked_by_hand():
     np.testing.assert_allclose(context, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("masked", quick_first([True, False]))
-def test_causal_attention_has_a_triangular_mask(pair, data, masked):
+def test_causal_attention_has_a_triangular_mask(pair, data):
     layer, causal = pair
     # The first query is masked, but counts as a step.
-    masks = {"query_mask": np.arange(QUERIES)[None] != [[0], [3]]} if masked else {}
+    masks = {"query_mask": np.arange(QUERIES)[None] != [[0], [3]]}
     triangle = np.tri(QUERIES, POSITIONS, dtype="bool")
 
     expected = attend(layer, data, attention_mask=triangle, **masks)
@@ -103,9 +76,9 @@ def test_steps_equal_the_full_pass(pair, data):
 
 @pytest.mark.parametrize("order", quick_first(["previous", "current"]))
 def test_a_decoder_counts_its_steps(order, data):
-    attention = AdditiveAttention(UNITS, causal=True)
-    cell = AttentionCell(keras.layers.GRUCell(UNITS), attention, order=order)
-    decoder = AttentionDecoder(cell)
+    attention = ka.AdditiveAttention(UNITS, causal=True)
+    cell = ka.AttentionCell(keras.layers.GRUCell(UNITS), attention, order=order)
+    decoder = ka.AttentionDecoder(cell)
     inputs, value = data
     # Two sequences attend to the same memory; the second has a masked step.
     inputs = np.stack([inputs, inputs], axis=1)
@@ -125,7 +98,7 @@ def test_a_decoder_counts_its_steps(order, data):
 
 @pytest.mark.parametrize("option", [{"causal": True}, {"causal": False}])
 def test_a_single_query_is_refused(option, data):
-    layer = AdditiveAttention(UNITS, **option)
+    layer = ka.AdditiveAttention(UNITS, **option)
     query, value = data[0][:, 0], data[1]
     call = {} if option["causal"] else {"use_causal_mask": True}
     symbols = [keras.KerasTensor(x.shape) for x in (query, value)]

@@ -22,8 +22,6 @@ from keras_attention.layers.weightings import (
     masked_gumbel_softmax,
     masked_hardmax,
     masked_log_softmax,
-    masked_softmax,
-    straight_through,
 )
 from keras_attention.ops.rows import LOWEST
 
@@ -177,23 +175,3 @@ def test_entropy_and_its_gradient(rng, gradients):
         -0.75 * (np.log(0.75) + quarter),
     ]
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
-
-
-def test_straight_through_is_hard_forward_and_soft_backward(rng, gradients):
-    scores = rng.normal(scale=5, size=(101, POSITIONS)).astype("float32")
-    readout = rng.normal(size=scores.shape).astype("float32")
-
-    def read(scores, soft_only=False):
-        soft = masked_softmax(scores)
-        hard = soft if soft_only else straight_through(masked_hardmax(scores), soft)
-        return ops.sum(ops.multiply(hard, readout))
-
-    # Any weights can be the hard ones, not only zeros and ones.
-    hard, soft = rng.random((2, 101, POSITIONS)).astype("float32")
-    used = ops.convert_to_numpy(straight_through(tensor(hard), tensor(soft)))
-    np.testing.assert_array_equal(used, hard)
-
-    (gradient,) = gradients(read, [scores])
-    (expected,) = gradients(lambda x: read(x, soft_only=True), [scores])
-    np.testing.assert_allclose(gradient, expected, rtol=1e-6)
-    assert (expected != 0).all()

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw, numpy
+from arrays import attend, draw, numpy, softmax
 from combinations import quick_first
 from keras import ops
 from layers.self_attention_reference import (
@@ -18,31 +18,19 @@ from layers.self_attention_reference import (
     SEQUENCE,
     VALUE,
     VALUE_DEPTH,
-    attend,
     biased,
     both_ways,
     read,
 )
-from models import fit, reloaded
+from models import needs_tensorflow, reloaded
 
-from keras_attention import (
-    AttentionCell,
-    AttentionDecoder,
-    HardWeighting,
-    SelfAttention,
-    SoftmaxWeighting,
-    SparsemaxWeighting,
-    Weighting,
-    convert_to_litert,
-)
-
-pytestmark = pytest.mark.usefixtures("seeded")
+import keras_attention as ka
 
 UNITS, CHOICES = 5, ("log_probability", "entropy", "sampled")
 
 
 @keras.saving.register_keras_serializable(package="tests")
-class SquaredRelu(Weighting):
+class SquaredRelu(ka.Weighting):
     """A custom weighting of one head, with a weight and a report."""
 
     reports = ("total",)
@@ -70,11 +58,6 @@ def projected(layer, query, value):
     keys = heads(value, layer.memory.key_projection)
     queries = heads(query, layer.step.query_projection) * KEY_DIM**-0.5
     return queries @ keys.swapaxes(2, 3), heads(value, layer.memory.value_projection)
-
-
-def softmax(scores, mask=True):
-    odds = np.exp(scores - scores.max(-1, keepdims=True)) * mask
-    return odds / np.maximum(odds.sum(-1, keepdims=True), 1e-30)
 
 
 def joined(weights, values):
@@ -117,7 +100,7 @@ def test_every_head_chooses_its_position(tensors):
 
 def test_choices_are_drawn_and_reported_for_every_head(tensors):
     query, value = (np.repeat(x[:1], 40, axis=0) for x in tensors)
-    layer = biased(weighting=HardWeighting(soft_probability=0.5, seed=1))
+    layer = biased(weighting=ka.HardWeighting(soft_probability=0.3, seed=1))
 
     details = layer(query, value, training=True, return_details=True)
 
@@ -125,7 +108,7 @@ def test_choices_are_drawn_and_reported_for_every_head(tensors):
     weights, logs, entropy, sampled = numpy([details[x] for x in ("weights", *CHOICES)])
     # All heads and queries of an example use the softmax, or none does.
     assert (sampled == sampled[:, :1, :1]).all()
-    assert 8 < sampled[:, 0, 0].sum() < 32
+    assert 20 < sampled[:, 0, 0].sum() < 36
     probabilities = np.broadcast_to(softmax(scores), weights.shape)
     soft = ~sampled[:, 0, 0]
     np.testing.assert_allclose(weights[soft], probabilities[soft], atol=1e-5)
@@ -141,7 +124,7 @@ def test_choices_are_drawn_and_reported_for_every_head(tensors):
 
 
 def test_every_head_learns_a_temperature(tensors):
-    layer = biased(weighting=SoftmaxWeighting(2.0, learn_temperature=True))
+    layer = biased(weighting=ka.SoftmaxWeighting(2.0, learn_temperature=True))
     before = attend(layer, *tensors)[1]
     temperatures = np.arange(1, HEADS + 1, dtype="float32")
 
@@ -230,24 +213,19 @@ def test_a_call_may_be_causal(rng):
 @pytest.mark.parametrize(
     "options",
     quick_first(
-        [{"weighting": HardWeighting, "order": "previous"}]
+        [{"weighting": ka.HardWeighting, "order": "previous"}]
         + [{"dropout": 0.5, "order": order} for order in ("previous", "current")],
         2,
     ),
 )
-@pytest.mark.parametrize("compiled", quick_first([False, True]))
-def test_heads_draw_in_a_decoder(options, compiled, rng):
+def test_heads_draw_in_a_decoder(options, rng):
     options = dict(options)
     order = options.pop("order")
     options = {name: x() if callable(x) else x for name, x in options.items()}
-    attention = SelfAttention(HEADS, KEY_DIM, output_dim=UNITS, seed=1, **options)
-    cell = AttentionCell(keras.layers.GRUCell(UNITS), attention, order=order)
-    decoder = AttentionDecoder(cell)
+    attention = ka.SelfAttention(HEADS, KEY_DIM, output_dim=UNITS, seed=1, **options)
+    cell = ka.AttentionCell(keras.layers.GRUCell(UNITS), attention, order=order)
+    decoder = ka.AttentionDecoder(cell)
     inputs, value = draw(rng, QUERY, VALUE)
-    if compiled:
-        symbols = [keras.Input(x.shape[1:]) for x in (inputs, value)]
-        model = keras.Model(symbols, decoder(*symbols)["context"])
-        fit(model, [inputs, value], np.zeros((BATCH, QUERIES, UNITS)))
 
     outputs = [decoder(inputs, value, training=x) for x in (True, False)]
 
@@ -268,13 +246,13 @@ def test_heads_draw_in_a_decoder(options, compiled, rng):
 
 @pytest.mark.parametrize(
     "weighting",
-    quick_first([SquaredRelu, lambda: SparsemaxWeighting(learn_temperature=True)]),
+    quick_first([SquaredRelu, lambda: ka.SparsemaxWeighting(learn_temperature=True)]),
 )
 def test_a_layer_with_its_weighting_comes_back_from_a_file(
     weighting, tensors, tmp_path
 ):
     symbols = [keras.Input((None, depth)) for depth in (QUERY_DIM, VALUE_DEPTH)]
-    layer = SelfAttention(HEADS, KEY_DIM, weighting=weighting())
+    layer = ka.SelfAttention(HEADS, KEY_DIM, weighting=weighting())
     model = keras.Model(symbols, layer(*symbols))
     layer.step.weighting.trainable_weights[0].assign_add(
         np.full(layer.step.weighting.trainable_weights[0].shape, 0.1)
@@ -285,12 +263,11 @@ def test_a_layer_with_its_weighting_comes_back_from_a_file(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="exports need TensorFlow")
-@pytest.mark.parametrize("weighting", [HardWeighting, SquaredRelu])
-def test_weightings_of_heads_are_exported(weighting, tensors, rng, tmp_path):
+@needs_tensorflow
+def test_weightings_of_heads_are_exported(tensors, rng, tmp_path):
     tf = pytest.importorskip("tensorflow")
     interpreter = pytest.importorskip("ai_edge_litert.interpreter")
-    layer = biased(weighting=weighting())
+    layer = biased(weighting=SquaredRelu())
     mask = rng.random((BATCH, HEADS, QUERIES, POSITIONS)) < 0.6
     named = dict(zip(("a", "b", "c"), (*tensors, mask), strict=True))
     expected = read(layer, *tensors, attention_mask=mask)
@@ -299,7 +276,7 @@ def test_weightings_of_heads_are_exported(weighting, tensors, rng, tmp_path):
         return {"context": layer(a, b, attention_mask=c)}
 
     specs = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in named.items()}
-    model = convert_to_litert({"attend": (attend_with, specs)}, quantize=None)
+    model = ka.convert_to_litert({"attend": (attend_with, specs)}, quantize=None)
     run = interpreter.Interpreter(model_content=model).get_signature_runner("attend")
     np.testing.assert_allclose(run(**named)["context"], expected, atol=1e-5)
 
@@ -311,16 +288,11 @@ def test_weightings_of_heads_are_exported(weighting, tensors, rng, tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_options_that_heads_cannot_have_are_named():
-    with pytest.raises(ValueError, match=r"HardWeighting, dropout=0\.5"):
-        SelfAttention(2, 3, weighting="hard", dropout=0.5)
-    with pytest.raises(ValueError, match=r"cannot.*MonotonicWeighting"):
-        SelfAttention(2, 3, weighting="monotonic")
-
-
-@pytest.mark.parametrize("weighting", ["hard", HardWeighting()], ids=["name", "layer"])
+@pytest.mark.parametrize(
+    "weighting", ["hard", ka.HardWeighting()], ids=["name", "layer"]
+)
 def test_a_weighting_has_the_dtype_of_its_layer(weighting, rng):
-    layer = SelfAttention(1, KEY_DIM, weighting=weighting, dtype="float64")
+    layer = ka.SelfAttention(1, KEY_DIM, weighting=weighting, dtype="float64")
 
     found = layer(draw(rng, SEQUENCE), return_details=True)
 

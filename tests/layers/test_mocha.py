@@ -5,19 +5,15 @@ import numpy as np
 import pytest
 from arrays import numpy, random_fixture
 from keras import ops
+from layers.weightings_reference import (
+    chunkwise_by_the_paper,
+    monotonic_by_the_paper,
+    tensor,
+)
 from models import reloaded
 
-from keras_attention import (
-    AdditiveAttention,
-    AdditiveScore,
-    Attention,
-    AttentionCell,
-    DotScore,
-    LuongAttention,
-    MochaWeighting,
-)
-
-pytestmark = pytest.mark.usefixtures("seeded")
+import keras_attention as ka
+from keras_attention.layers.monotonic import chunkwise
 
 BATCH, QUERIES, POSITIONS, QUERY_DIM, VALUE_DIM, UNITS = 2, 3, 7, 5, 11, 13
 CHUNK = 3
@@ -33,14 +29,6 @@ def scores_of(score, projection, query, value):
     return np.tanh(query @ w + value @ v) @ scale
 
 
-def expected_stops(p, previous):
-    """Section 2.2: the process starts where the last query stopped."""
-    stops = np.zeros(POSITIONS)
-    for j in range(POSITIONS):
-        stops[j] = p[j] * sum(previous[k] * np.prod(1 - p[k:j]) for k in range(j + 1))
-    return stops
-
-
 def first_stop(p, previous):
     stops = np.zeros(POSITIONS)
     if previous.any():
@@ -49,24 +37,14 @@ def first_stop(p, previous):
     return stops
 
 
-def chunkwise(stops, scores, valid):
-    """Section 2.3: a softmax over the chunk that ends at each position."""
-    weights = np.zeros(POSITIONS)
-    for k in range(POSITIONS):
-        chunk = [j for j in range(k - CHUNK + 1, k + 1) if j >= 0 and valid[j]]
-        for j in chunk if stops[k] else []:
-            weights[j] += stops[k] * np.exp(scores[j]) / np.exp(scores[chunk]).sum()
-    return weights
-
-
 @pytest.mark.parametrize(
     ("options", "stop"),
-    [({"inference": "expectation"}, expected_stops), ({}, first_stop)],
+    [({"inference": "expectation"}, monotonic_by_the_paper), ({}, first_stop)],
     ids=["expectation", "hard"],
 )
 def test_follows_the_paper(query, value, options, stop):
-    weighting = MochaWeighting(CHUNK, score_bias=0.1, **options)
-    layer = AdditiveAttention(UNITS, scale_initializer="normal", weighting=weighting)
+    weighting = ka.MochaWeighting(CHUNK, score_bias=0.1, **options)
+    layer = ka.AdditiveAttention(UNITS, scale_initializer="normal", weighting=weighting)
     layer.build(query.shape, value.shape)
     pair, keys = layer.step.score, layer.memory.key_projection
     for score in (pair.first, pair.second):
@@ -84,13 +62,13 @@ def test_follows_the_paper(query, value, options, stop):
             p = MASK[b] / (1 + np.exp(-energy - 0.1))
             stops = stop(p, stops)
             chunk = scores_of(pair.second, keys.second, query[b, t], value[b])
-            expected = chunkwise(stops, chunk, MASK[b])
+            expected = chunkwise_by_the_paper(stops, chunk, CHUNK, MASK[b])
             np.testing.assert_allclose(weights[b, t], expected, atol=1e-5)
             np.testing.assert_allclose(context[b, t], expected @ value[b], atol=1e-4)
 
 
 def test_expected_weights_learn_both_scores(query, value, gradients):
-    layer = AdditiveAttention(UNITS, weighting="mocha")
+    layer = ka.AdditiveAttention(UNITS, weighting="mocha")
     layer.build(query.shape, value.shape)
 
     found = gradients(
@@ -105,8 +83,9 @@ def test_expected_weights_learn_both_scores(query, value, gradients):
 
 
 def test_steps_equal_the_full_pass(query, value):
-    layer = AdditiveAttention(
-        UNITS, weighting=MochaWeighting(CHUNK, inference="expectation", score_bias=0.5)
+    layer = ka.AdditiveAttention(
+        UNITS,
+        weighting=ka.MochaWeighting(CHUNK, inference="expectation", score_bias=0.5),
     )
     context = ops.convert_to_numpy(layer(query, value, value_mask=MASK))
     memory, state = layer.memory(value, value_mask=MASK), None
@@ -119,7 +98,9 @@ def test_steps_equal_the_full_pass(query, value):
 
 def test_the_copy_of_a_score_comes_back_from_a_file(query, value, tmp_path):
     inputs = keras.Input(query.shape[1:]), keras.Input(value.shape[1:])
-    layer = AdditiveAttention(UNITS, use_bias=True, weighting=MochaWeighting(CHUNK))
+    layer = ka.AdditiveAttention(
+        UNITS, use_bias=True, weighting=ka.MochaWeighting(CHUNK)
+    )
     model = keras.Model(inputs, layer(*inputs))
 
     restored = reloaded(model, tmp_path)
@@ -132,43 +113,90 @@ def test_the_copy_of_a_score_comes_back_from_a_file(query, value, tmp_path):
 
 
 def test_dot_scores_have_no_weights_to_copy(value):
-    layer = Attention(DotScore(), weighting=MochaWeighting(1, score_bias=0.0))
+    layer = ka.Attention(ka.DotScore(), weighting=ka.MochaWeighting(1, score_bias=0.0))
 
     _, mocha = numpy(layer(value[:, :2], value, return_attention_scores=True))
 
     # A chunk of one position has a weight of one.
-    monotonic = LuongAttention("dot", weighting=layer.step.weighting)
+    monotonic = ka.LuongAttention("dot", weighting=layer.step.weighting)
     assert [len(x.weights) for x in (layer, layer.memory)] == [1, 0]
     np.testing.assert_array_equal(mocha.sum(axis=-1), 1)
     assert monotonic.step.score.first.scaled is False
 
 
-@pytest.mark.parametrize("size", [0, 1.5, True])
-def test_chunk_size_is_a_positive_integer(size):
-    with pytest.raises(ValueError, match=f"chunk_size .*Received: {size}"):
-        MochaWeighting(size)
-
-
 def test_a_key_projection_must_be_that_of_two_scores(query, value):
     for units in (UNITS, 2 * UNITS + 1):
         projection = keras.layers.Dense(units)
-        layer = Attention(AdditiveScore(UNITS), projection, weighting="mocha")
+        layer = ka.Attention(ka.AdditiveScore(UNITS), projection, weighting="mocha")
         with pytest.raises(ValueError, match=rf"two projections .* depth {units}$"):
             layer(query, value)
     with pytest.raises(ValueError, match="depth") as error:
-        Attention(DotScore(), weighting="mocha")(query, value)
+        ka.Attention(ka.DotScore(), weighting="mocha")(query, value)
     assert "two projections" not in str(error.value)
 
 
-@pytest.mark.exhaustive
-def test_in_a_decoder(query, value):
-    cell = AttentionCell(
-        keras.layers.GRUCell(UNITS), AdditiveAttention(UNITS, weighting="mocha")
+def draw_stops(rng, valid):
+    stops = rng.random(valid.shape) * valid
+    return stops / np.maximum(stops.sum(axis=-1, keepdims=True), 1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_value_worked_by_hand(dtype):
+    scores = np.log([[1.0, 3.0, 1.0, 1.0]])
+    # Half of the weight is on the positions 0 and 1, half of it on 2 and 3.
+    stops = np.array([[0.0, 0.5, 0.0, 0.5]])
+
+    weights = chunkwise(tensor(stops, dtype), tensor(scores, dtype), 2)
+
+    expected = [[0.125, 0.375, 0.25, 0.25]]
+    np.testing.assert_allclose(ops.convert_to_numpy(weights), expected, atol=1e-3)
+    assert "float32" in str(weights.dtype)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 11])
+def test_follows_a_slow_loop(rng, size):
+    # A softmax by moving sums of exponentials would overflow or underflow here.
+    scores = 300 * rng.normal(size=(BATCH, QUERIES, POSITIONS))
+    valid = rng.random(scores.shape) < 0.7
+    valid[0, 0] = False
+    stops = draw_stops(rng, valid)
+    bad = np.where(valid, scores, np.nan)
+
+    found = chunkwise(tensor(stops), tensor(bad), size, ops.convert_to_tensor(valid))
+
+    weights = ops.convert_to_numpy(found)
+    np.testing.assert_allclose(
+        weights, chunkwise_by_the_paper(stops, scores, size, valid), atol=1e-4
     )
-    memory = cell.attention.memory(value)
-    state = cell.get_initial_state(BATCH, memory)
+    assert (weights[~valid] == 0).all()
 
-    outputs, state = cell(query[:, 0], state, memory)
 
-    assert outputs["weights"].shape == (BATCH, POSITIONS)
-    assert state["attention"]["weighting"]["previous"].shape == (BATCH, POSITIONS)
+def test_gradients_equal_finite_differences(rng, gradients):
+    scores = 2 * rng.normal(size=(QUERIES, POSITIONS))
+    valid = rng.random(scores.shape) < 0.8
+    stops, readout = draw_stops(rng, valid), rng.normal(size=scores.shape)
+    mask = ops.convert_to_tensor(valid)
+
+    def read(stops, scores):
+        weights = chunkwise(stops, scores, 3, mask)
+        return ops.sum(weights * ops.convert_to_tensor(readout, weights.dtype))
+
+    found = gradients(read, [x.astype("float32") for x in (stops, scores)])
+
+    for place, x in enumerate((stops, scores)):
+        direction = rng.normal(size=x.shape) * valid
+        sides = []
+        for sign in (1, -1):
+            moved = [stops, scores]
+            moved[place] = x + sign * 1e-6 * direction
+            sides.append((readout * chunkwise_by_the_paper(*moved, 3, valid)).sum())
+        slope = (sides[0] - sides[1]) / 2e-6
+        assert (found[place] * direction).sum() == pytest.approx(slope, rel=1e-3)
+
+
+def test_nan_propagates():
+    scores = tensor([[0.0, np.nan, 0.0]])
+
+    weights = ops.convert_to_numpy(chunkwise(tensor([[0.0, 1.0, 0.0]]), scores, 2))
+
+    assert np.isnan(weights).any()

@@ -5,6 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
+from arrays import finite_differences
 from keras import ops
 from layers.weightings_reference import (
     BATCH,
@@ -13,7 +14,7 @@ from layers.weightings_reference import (
     NAN,
     POSITIONS,
     QUERIES,
-    finite_differences,
+    monotonic_by_the_paper,
     tensor,
 )
 from rounding import rounding_bound
@@ -32,17 +33,6 @@ def monotonic(function, p, previous, dtype="float32"):
         # Otherwise the loop is compiled in every call.
         function = jax.jit(function)
     return ops.convert_to_numpy(function(tensor(p, dtype), tensor(previous, dtype)))
-
-
-def recurrence_of_the_paper(p, previous):
-    weights = np.zeros(p.shape)
-    for row in np.ndindex(*p.shape[:-1]):
-        q = 0.0
-        for j in range(p.shape[-1]):
-            passed = 1 - p[row][j - 1] if j > 0 else 0
-            q = passed * q + previous[row][j]
-            weights[row][j] = p[row][j] * q
-    return weights
 
 
 def draw_monotonic(rng, *shape):
@@ -76,7 +66,7 @@ def test_recursive_form_follows_the_paper(positions, rng):
 
     weights = monotonic(monotonic_recursive, p, previous)
 
-    expected = recurrence_of_the_paper(p, previous)
+    expected = monotonic_by_the_paper(p, previous)
     np.testing.assert_allclose(weights, expected, rtol=3e-6, atol=1e-30)
 
 
@@ -99,7 +89,7 @@ def test_parallel_form_agrees_for_moderate_probabilities_only(rng):
     p, previous = 0.3 * rng.random((2, QUERIES, 37))
     np.testing.assert_allclose(
         monotonic(monotonic_parallel, p, previous),
-        recurrence_of_the_paper(p, previous),
+        monotonic_by_the_paper(p, previous),
         rtol=1e-4,
     )
 
@@ -137,13 +127,10 @@ def test_monotonic_gradients_equal_finite_differences(function, rng, gradients):
     dtype = "float64" if EXACT else "float32"
     found = gradients(read, [p.astype(dtype), previous.astype(dtype)])
 
-    def of_p(p):
-        return (recurrence_of_the_paper(p, previous) * readout).sum()
+    def read_the_paper(p, previous):
+        return (monotonic_by_the_paper(p, previous) * readout).sum()
 
-    def of_previous(previous):
-        return (recurrence_of_the_paper(p, previous) * readout).sum()
-
-    expected = finite_differences(of_p, p), finite_differences(of_previous, previous)
+    expected = finite_differences(read_the_paper, p, previous)
     # The parallel form adds with `ops.cumsum`, in float32 on PyTorch.
     exact = EXACT and (
         function is monotonic_recursive or keras.backend.backend() == "tensorflow"

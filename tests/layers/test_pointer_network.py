@@ -1,40 +1,27 @@
 import keras
 import numpy as np
 import pytest
-from arrays import random_fixture
+from arrays import numpy, random_fixture
 from keras import ops
 from models import reloaded
 
-from keras_attention import (
-    AdditiveAttention,
-    LuongAttention,
-    PointerCrossentropy,
-    PointerNetwork,
-    SelfAttention,
-    beam_search,
-)
-
-pytestmark = pytest.mark.usefixtures("seeded")
+import keras_attention as ka
 
 B, T, S, Q, V = 2, 3, 5, 7, 11
 ATTENTIONS = {
-    "additive": lambda: AdditiveAttention(4),
-    "coverage": lambda: AdditiveAttention(4, coverage=True),
-    "local-p": lambda: LuongAttention("general", window="local-p", half_width=1),
-    "heads": lambda: SelfAttention(2, 4),
+    "additive": lambda: ka.AdditiveAttention(4),
+    "coverage": lambda: ka.AdditiveAttention(4, coverage=True),
+    "local-p": lambda: ka.LuongAttention("general", window="local-p", half_width=1),
+    "heads": lambda: ka.SelfAttention(2, 4),
 }
 
 query = random_fixture(B, T, Q)
 value = random_fixture(B, S, V)
 
 
-def numpy(x):
-    return ops.convert_to_numpy(x)
-
-
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_log_probabilities_are_the_logarithms_of_the_weights(name, query, value):
-    pointer = PointerNetwork(ATTENTIONS[name]())
+    pointer = ka.PointerNetwork(ATTENTIONS[name]())
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 1, 0]], "bool")
 
     log_probs = numpy(pointer(query, value, value_mask=mask))
@@ -51,7 +38,7 @@ def test_log_probabilities_are_the_logarithms_of_the_weights(name, query, value)
 
 def test_a_model_comes_back_from_its_file(query, value, tmp_path):
     symbols = [keras.Input((None, Q)), keras.Input((None, V))]
-    model = keras.Model(symbols, PointerNetwork(AdditiveAttention(4))(*symbols))
+    model = keras.Model(symbols, ka.PointerNetwork(ka.AdditiveAttention(4))(*symbols))
     restored = reloaded(model, tmp_path)
 
     assert restored.output_shape == (None, None, None)
@@ -61,7 +48,7 @@ def test_a_model_comes_back_from_its_file(query, value, tmp_path):
 
 def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match=r"attention must be .*Received: 'dot'"):
-        PointerNetwork("dot")
+        ka.PointerNetwork("dot")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +65,7 @@ def test_wrong_arguments_are_named():
 )
 @pytest.mark.parametrize("name", ["additive", "heads"])
 def test_wrong_masks_are_errors(name, masks, message, query, value):
-    pointer = PointerNetwork(ATTENTIONS[name]())
+    pointer = ka.PointerNetwork(ATTENTIONS[name]())
 
     with pytest.raises(ValueError, match=message):
         pointer(query, value, **masks)
@@ -86,7 +73,7 @@ def test_wrong_masks_are_errors(name, masks, message, query, value):
 
 @pytest.mark.parametrize("name", ["additive", "heads"])
 def test_chosen_positions_are_excluded(name, query, value):
-    pointer = PointerNetwork(ATTENTIONS[name]())
+    pointer = ka.PointerNetwork(ATTENTIONS[name]())
     left = np.tri(T, S, dtype="bool")
 
     log_probs = numpy(pointer(query, value, attention_mask=left))
@@ -95,7 +82,7 @@ def test_chosen_positions_are_excluded(name, query, value):
 
 
 def test_a_query_of_another_rank_is_an_error():
-    pointer = PointerNetwork(SelfAttention(2, 4, attention_axes=(1,)))
+    pointer = ka.PointerNetwork(ka.SelfAttention(2, 4, attention_axes=(1,)))
     grid = np.ones((2, 3, 5, 7), "float32")
 
     with pytest.raises(ValueError, match=r"query must have .*Received: \(2, 3, 5, 7\)"):
@@ -103,7 +90,7 @@ def test_a_query_of_another_rank_is_an_error():
 
 
 def test_a_frozen_pointer_has_no_trainable_weights():
-    layer = PointerNetwork(AdditiveAttention(4), trainable=False)
+    layer = ka.PointerNetwork(ka.AdditiveAttention(4), trainable=False)
     inputs = [keras.Input((T, Q)), keras.Input((S, V))]
 
     model = keras.Model(inputs, layer(*inputs))
@@ -126,12 +113,12 @@ def test_learns_to_sort(rng):
     embed = keras.layers.Dense(units, "relu")
     encode = keras.layers.GRU(units, return_sequences=True, return_state=True)
     decode = keras.layers.GRU(units, return_sequences=True)
-    pointer = PointerNetwork(AdditiveAttention(units))
+    pointer = ka.PointerNetwork(ka.AdditiveAttention(units))
     symbols = [keras.Input((None, 1)), keras.Input((None, 1))]
     annotations, last = encode(embed(symbols[0]))
     states = decode(embed(symbols[1]), initial_state=last)
     model = keras.Model(symbols, pointer(states, annotations))
-    model.compile(keras.optimizers.Adam(1e-2), PointerCrossentropy())
+    model.compile(keras.optimizers.Adam(1e-2), ka.PointerCrossentropy())
     model.fit([source, read], order, epochs=10, batch_size=50, verbose=0)
 
     tests = source[:100]
@@ -146,6 +133,8 @@ def test_learns_to_sort(rng):
         log_probs = pointer(state, annotations)
         return log_probs, state, ops.exp(log_probs)
 
-    found = beam_search(step, last, start=0, end=0, max_length=count + 1, beam_size=2)
+    found = ka.beam_search(
+        step, last, start=0, end=0, max_length=count + 1, beam_size=2
+    )
     right = (numpy(found["token_ids"])[:, 0] == order[:100]).all(axis=1)
     assert right.mean() > 0.8

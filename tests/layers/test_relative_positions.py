@@ -3,22 +3,14 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw, numpy
+from arrays import attend, draw, numpy
 from combinations import covering
 from keras import ops
 from layers.positions_reference import by_loops
-from layers.self_attention_reference import attend, read, stepped
+from layers.self_attention_reference import read, stepped
 
-from keras_attention import (
-    AlibiPositions,
-    RotaryPositions,
-    SelfAttention,
-    ShawPositions,
-    T5Positions,
-)
+import keras_attention as ka
 from keras_attention.ops import sliding_windows
-
-pytestmark = pytest.mark.usefixtures("seeded")
 
 BATCH, STEPS, OTHER, DEPTH = 2, 7, 5, 3
 # Six heads: the slopes of ALiBi have a special case unless N is a power of two.
@@ -27,21 +19,20 @@ SEQUENCE = (BATCH, STEPS, DEPTH)
 
 POSITIONS = {
     "none": lambda causal: None,
-    "rotary": lambda causal: RotaryPositions(30.0, fraction=0.6),
-    "alibi": lambda causal: AlibiPositions(),
-    "t5": lambda causal: T5Positions(
+    "rotary": lambda causal: ka.RotaryPositions(30.0, fraction=0.6, scaling_factor=1.5),
+    "ntk": lambda causal: ka.RotaryPositions(30.0, scaling="ntk", scaling_factor=1.5),
+    "alibi": lambda causal: ka.AlibiPositions(),
+    "t5": lambda causal: ka.T5Positions(
         8, 5, bidirectional=not causal, bias_initializer="normal"
     ),
-    "shaw": lambda causal: ShawPositions(2, embeddings_initializer="normal"),
+    "shaw": lambda causal: ka.ShawPositions(2, embeddings_initializer="normal"),
 }
-# In the quick tests of compiled and exported layers; each is in every backend.
-FIRST = ["shaw", "t5", "alibi", "rotary"]
 
 
 def build(name, causal=False, num_heads=HEADS, key_dim=KEY_DIM, **options):
     positions = POSITIONS[name](causal)
     options = {"bias_initializer": "normal", "causal": causal, **options}
-    return SelfAttention(num_heads, key_dim, positions=positions, **options)
+    return ka.SelfAttention(num_heads, key_dim, positions=positions, **options)
 
 
 def visible(queries, positions, causal, window_size):
@@ -88,7 +79,7 @@ def test_cross_attention_counts_both_sequences_from_zero(rng, name):
     output = read(layer, query, value, value_mask=mask)
 
     seen = visible(STEPS, OTHER - 1, False, 4)
-    expected, _ = by_loops(layer, query, value[:, 1:], seen)
+    expected, _ = by_loops(layer, query, value[:, 1:], valid=seen)
     sees = seen.any(-1)
     np.testing.assert_allclose(output[:, sees], expected[:, sees], atol=1e-5)
     memory = layer.memory(value, value_mask=mask)

@@ -7,24 +7,15 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_attention import (
-    AdditiveScore,
-    Attention,
-    DotScore,
-    GeneralScore,
-    LocalPredictiveWindow,
-    LocationScore,
-)
-
-pytestmark = pytest.mark.usefixtures("seeded")
+import keras_attention as ka
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, QUERIES, POSITIONS, DEPTH = 2, 3, 5, 7
 SCORES = {
-    "dot": lambda: DotScore(scaled=True),
-    "general": lambda: GeneralScore(use_bias=True, kernel_regularizer="l2"),
-    "additive": lambda: AdditiveScore(11, coverage=True, normalize=True),
-    "location": lambda: LocationScore(13, bias_initializer="ones"),
+    "dot": lambda: ka.DotScore(scaled=True),
+    "general": lambda: ka.GeneralScore(use_bias=True, kernel_regularizer="l2"),
+    "additive": lambda: ka.AdditiveScore(11, coverage=True, normalize=True),
+    "location": lambda: ka.LocationScore(13, bias_initializer="ones"),
 }
 
 
@@ -37,7 +28,7 @@ def test_a_score_comes_back_from_its_config(name, rng):
 
     query = rng.normal(size=(BATCH, QUERIES, DEPTH)).astype("float32")
     value = rng.normal(size=(BATCH, POSITIONS, DEPTH)).astype("float32")
-    layers = Attention(score=score), Attention(score=copy)
+    layers = ka.Attention(score=score), ka.Attention(score=copy)
     for layer in layers:
         layer(query, value)
     layers[1].set_weights(layers[0].get_weights())
@@ -47,17 +38,17 @@ def test_a_score_comes_back_from_its_config(name, rng):
 
 
 PARTS = {
-    "additive": {"score": lambda **frozen: AdditiveScore(11, **frozen)},
-    "general": {"score": GeneralScore},
-    "location": {"score": lambda **frozen: LocationScore(13, **frozen)},
-    "window": {"score": DotScore, "window": LocalPredictiveWindow},
+    "additive": {"score": lambda **frozen: ka.AdditiveScore(11, **frozen)},
+    "general": {"score": ka.GeneralScore},
+    "location": {"score": lambda **frozen: ka.LocationScore(13, **frozen)},
+    "window": {"score": ka.DotScore, "window": ka.LocalPredictiveWindow},
 }
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_a_frozen_part_does_not_train(name, rng):
     parts = {place: part(trainable=False) for place, part in PARTS[name].items()}
-    layer = Attention(**parts)
+    layer = ka.Attention(**parts)
 
     layer(*rng.normal(size=(2, BATCH, POSITIONS, DEPTH)))
 

@@ -3,9 +3,15 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw, numpy
+from arrays import EXACT, attend, draw, embedded, numpy
 from keras import ops
-from layers.mask_reference import combined, masks
+from layers.mask_reference import (
+    assert_zero_where_masked,
+    clear_with_nan,
+    combined,
+    masks,
+)
+from layers.positions_reference import by_loops
 from layers.self_attention_reference import (
     BACKEND,
     BATCH,
@@ -19,46 +25,15 @@ from layers.self_attention_reference import (
     QUERY_DIM,
     SEQUENCE,
     VALUE,
-    VALUE_DEPTH,
     VALUE_DIM,
-    as_in_the_paper,
-    attend,
     biased,
     both_ways,
     dense,
     read,
 )
-from rounding import rounding_bound
+from models import needs_tensorflow
 
 from keras_attention.layers.multi_head import MultiHeadAttention, SelfAttention
-
-pytestmark = pytest.mark.usefixtures("seeded")
-
-# JAX has no float64 by default, and keras.ops.matmul rounds to float32 on PyTorch.
-EXACT = BACKEND == "tensorflow"
-
-
-def test_worked_example():
-    words = np.array([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1]], "float32")
-    draws = np.random.RandomState(42)
-    w_q, w_k, w_v = (draws.randint(3, size=(3, 3)) for _ in range(3))
-    layer = SelfAttention(1, 3, use_bias=False, use_output_projection=False)
-    layer.build((1, 4, 3))
-    layer.step.query_projection.kernel.assign(w_q)
-    layer.memory.key_projection.kernel.assign(w_k)
-    layer.memory.value_projection.kernel.assign(w_v)
-
-    for output in both_ways(layer, words[None]):
-        np.testing.assert_allclose(
-            output[0],
-            [
-                [0.98522025, 1.74174051, 0.75652026],
-                [0.90965265, 1.40965265, 0.5],
-                [0.99851226, 1.75849334, 0.75998108],
-                [0.99560386, 1.90407309, 0.90846923],
-            ],
-            rtol=1e-6,
-        )
 
 
 def test_scale_worked_by_hand():
@@ -104,39 +79,12 @@ def test_follows_the_paper(rng, value_dim):
 
     output, weights = attend(layer, *tensors)
 
-    expected_output, expected_weights = as_in_the_paper(layer, *tensors)
+    expected_output, expected_weights = by_loops(layer, *tensors)
     assert output.shape == (BATCH, QUERIES, OUTPUT_DIM)
     assert weights.shape == (BATCH, HEADS, QUERIES, POSITIONS)
     np.testing.assert_allclose(weights, expected_weights, atol=1e-5)
     np.testing.assert_allclose(output, expected_output, atol=1e-5)
     np.testing.assert_allclose(read(layer, *tensors), expected_output, atol=1e-5)
-
-
-def test_self_attention_equals_cross_attention_to_itself(rng):
-    layer = biased()
-    x = draw(rng, SEQUENCE)
-
-    output, weights = attend(layer, x)
-
-    expected_output, expected_weights = as_in_the_paper(layer, x)
-    assert output.shape == x.shape
-    np.testing.assert_allclose(weights, expected_weights, atol=1e-5)
-    np.testing.assert_allclose(output, expected_output, atol=1e-5)
-    np.testing.assert_array_equal(attend(layer, x, x)[0], output)
-
-
-def test_joined_heads_may_stay_unprojected(rng):
-    query, value = draw(rng, QUERY, VALUE)
-    layer = biased(value_dim=VALUE_DIM)
-    expected, _ = attend(layer, query, value)
-    bare = biased(value_dim=VALUE_DIM, use_output_projection=False)
-    bare.build(QUERY, VALUE)
-    bare.set_weights(layer.get_weights()[: len(bare.weights)])
-
-    kernel, bias = dense(layer.step.output_projection)
-    for heads in both_ways(bare, query, value):
-        assert heads.shape == (BATCH, QUERIES, HEADS * VALUE_DIM)
-        np.testing.assert_allclose(heads @ kernel + bias, expected, atol=1e-5)
 
 
 def test_gradients_do_not_depend_on_the_implementation(rng, gradients):
@@ -158,9 +106,7 @@ def test_gradients_do_not_depend_on_the_implementation(rng, gradients):
         np.testing.assert_allclose(gradient, expected, atol=1e-5)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="others multiply as quickly"
-)
+@needs_tensorflow
 @pytest.mark.parametrize("queries", [1, 3])
 def test_a_graph_uses_plain_operations_for_few_scores(rng, queries):
     import tensorflow as tf
@@ -200,7 +146,7 @@ def test_future_does_not_change_the_past(rng, value_dim):
 
     output, weights = attend(layer, x)
 
-    expected = as_in_the_paper(layer, x, valid=valid)
+    expected = by_loops(layer, x, valid=valid)
     np.testing.assert_allclose(output, expected[0], atol=1e-5)
     np.testing.assert_array_equal(weights, weights * np.tri(POSITIONS))
     for before, after in zip(
@@ -211,66 +157,6 @@ def test_future_does_not_change_the_past(rng, value_dim):
         np.testing.assert_allclose(before, expected[0], atol=1e-5)
         np.testing.assert_allclose(after[:, :3], before[:, :3], atol=1e-6)
         assert (abs(after[:, 3:] - before[:, 3:]) > 1e-3).any(-1).all()
-
-
-def test_causal_cross_attention_has_a_triangular_mask(rng):
-    layer = biased(causal=True)
-    query, value = draw(rng, QUERY, VALUE)
-    valid = np.broadcast_to(np.tri(QUERIES, POSITIONS), (BATCH, QUERIES, POSITIONS))
-
-    for output in both_ways(layer, query, value):
-        expected, _ = as_in_the_paper(layer, query, value, valid=valid)
-        np.testing.assert_allclose(output, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_equals_the_layer_of_keras_given_its_weights(rng, causal):
-    query, value, key = draw(rng, QUERY, VALUE, KEY)
-    theirs = keras.layers.MultiHeadAttention(
-        HEADS, KEY_DIM, VALUE_DIM, output_shape=OUTPUT_DIM, bias_initializer="normal"
-    )
-    expected = theirs(
-        query, value, key, return_attention_scores=True, use_causal_mask=causal
-    )
-    layer = biased(value_dim=VALUE_DIM, output_dim=OUTPUT_DIM, causal=causal)
-    layer.build(QUERY, VALUE, KEY)
-    pairs = (
-        (layer.step.query_projection, theirs.query_dense),
-        (layer.memory.key_projection, theirs.key_dense),
-        (layer.memory.value_projection, theirs.value_dense),
-        (layer.step.output_projection, theirs.output_dense),
-    )
-    for ours, their in pairs:
-        ours.kernel.assign(ops.reshape(their.kernel, ours.kernel.shape))
-        ours.bias.assign(ops.reshape(their.bias, ours.bias.shape))
-
-    found = attend(layer, query, value, key)
-
-    for array, wanted in zip(found, numpy(expected), strict=True):
-        np.testing.assert_allclose(array, wanted, atol=1e-5)
-
-
-def test_a_single_query_equals_a_query_of_a_sequence(rng):
-    layer = biased()
-    query, value, key = draw(rng, QUERY, VALUE, KEY)
-    given = masks(rng)
-    output, weights = attend(layer, query, value, key, **given)
-
-    for t in range(QUERIES):
-        of_one = {
-            **given,
-            "query_mask": given["query_mask"][:, t],
-            "attention_mask": given["attention_mask"][:, t],
-        }
-        alone = attend(layer, query[:, t], value, key, **of_one)
-
-        assert alone[0].shape == (BATCH, QUERY_DIM)
-        assert alone[1].shape == (BATCH, HEADS, POSITIONS)
-        np.testing.assert_allclose(alone[0], output[:, t], atol=1e-5)
-        np.testing.assert_allclose(alone[1], weights[:, :, t], atol=1e-6)
-        np.testing.assert_allclose(
-            read(layer, query[:, t], value, key, **of_one), output[:, t], atol=1e-5
-        )
 
 
 def test_fused_attention_works_where_it_can(rng, monkeypatch):
@@ -298,31 +184,6 @@ def test_fused_attention_works_where_it_can(rng, monkeypatch):
     # JAX takes one depth for keys and values.
     biased(value_dim=VALUE_DIM)(x)
     assert len(calls) == (2 if BACKEND == "jax" else 3)
-
-
-@pytest.mark.parametrize("value_dim", [None, 5])
-@pytest.mark.parametrize("half", ["float16", "bfloat16"])
-def test_mixed_precision(rng, half, value_dim):
-    # Small enough that nothing on the way to the output exceeds 1.
-    tensors = [x / 4 for x in draw(rng, QUERY, VALUE, KEY)]
-    given = masks(rng)
-    layer = biased(2, 3, value_dim=value_dim, dtype=f"mixed_{half}")
-    # The depths of all products, and a rounding of each operand.
-    products = VALUE_DEPTH + 3 + POSITIONS + 2 * (value_dim or 3)
-    bound = rounding_bound(half, products + 10)
-
-    outputs = [
-        *layer(*tensors, return_attention_scores=True, **given),
-        layer(*tensors, **given),
-    ]
-
-    expected = as_in_the_paper(layer, *tensors, combined(**given))
-    for found, wanted in zip(outputs, (*expected, expected[0]), strict=True):
-        assert keras.backend.standardize_dtype(found.dtype) == half
-        found = ops.convert_to_numpy(ops.cast(found, "float32"))
-        np.testing.assert_allclose(found, wanted, atol=bound)
-        np.testing.assert_array_equal(found[wanted == 0], 0)
-    assert {v.dtype for v in layer.variables} == {"float32"}
 
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
@@ -353,7 +214,7 @@ def test_float64(rng):
 
     plain = ops.convert_to_numpy(x)
     valid = np.broadcast_to(np.tri(POSITIONS), (BATCH, POSITIONS, POSITIONS))
-    expected = as_in_the_paper(layer, plain, valid=valid)
+    expected = by_loops(layer, plain, valid=valid)
     for array, wanted in zip(
         (output, weights, read(layer, x)), (*expected, expected[0]), strict=True
     ):
@@ -411,3 +272,142 @@ def test_multi_head_attention_attends_from_a_query_to_a_value():
     np.testing.assert_array_equal(numpy(again), numpy(found))
     with pytest.raises(TypeError, match="value"):
         layer(query)
+
+
+@pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
+def test_masks_are_combined_whatever_the_masked_values(rng, value_dim):
+    layer = biased(value_dim=value_dim)
+    query, value, key = draw(rng, QUERY, VALUE, KEY)
+    given = masks(rng)
+    valid = combined(**given)
+    layer.build(QUERY, VALUE, KEY)
+    expected = by_loops(layer, query, value, key, valid)
+    query[~given["query_mask"]] = np.nan
+    value[~given["value_mask"]] = np.inf
+    key[~given["key_mask"]] = np.nan
+
+    _, weights = attend(layer, query, value, key, **given)
+
+    np.testing.assert_allclose(weights, expected[1], atol=1e-5)
+    seen = np.broadcast_to(valid[:, None], weights.shape)
+    np.testing.assert_array_equal(weights != 0, seen)
+    for output in both_ways(layer, query, value, key, **given):
+        np.testing.assert_allclose(output, expected[0], atol=1e-5)
+        assert (output[~valid.any(-1)] == 0).all()
+    assert not valid[1, 0].any()
+
+
+@pytest.mark.parametrize("name", ["query_mask", "mask"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_mask_of_a_sequence_hides_its_queries_and_its_values(rng, name, causal):
+    layer = biased(causal=causal)
+    x = draw(rng, SEQUENCE)
+    mask = np.array([[0, 1, 1, 0, 1], [0, 0, 0, 0, 0]], "bool")
+    valid = mask[:, :, None] & mask[:, None, :]
+    if causal:
+        valid = valid & np.tri(POSITIONS, dtype="bool")
+    layer.build(SEQUENCE)
+    expected = by_loops(layer, x, valid=valid)
+    x[~mask] = np.nan
+
+    _, weights = attend(layer, x, **{name: mask})
+
+    np.testing.assert_allclose(weights, expected[1], atol=1e-5)
+    for output in both_ways(layer, x, **{name: mask}):
+        np.testing.assert_allclose(output, expected[0], atol=1e-5)
+        assert (output[~mask] == 0).all()
+
+
+def test_mask_of_the_values_of_a_sequence_may_differ_from_its_queries(rng):
+    layer = biased()
+    x = draw(rng, SEQUENCE)
+    query_mask = np.array([[1, 1, 0, 1, 1], [0, 1, 1, 1, 1]], "bool")
+    value_mask = ~query_mask
+
+    output, _ = attend(layer, x, query_mask=query_mask, value_mask=value_mask)
+
+    valid = query_mask[:, :, None] & value_mask[:, None, :]
+    expected, _ = by_loops(layer, x, valid=valid)
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("scores", [False, True])
+@pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
+def test_gradients_are_finite_for_every_mask(rng, gradients, value_dim, scores):
+    layer = biased(value_dim=value_dim)
+    layer.build(QUERY, VALUE, KEY)
+    arrays = draw(rng, QUERY, VALUE, KEY)
+    given = masks(rng)
+    clear_with_nan(arrays, given)
+
+    def loss(query, value, key):
+        output = layer(query, value, key, return_attention_scores=scores, **given)
+        return ops.sum((output[0] if scores else output) ** 2)
+
+    found = gradients(loss, arrays, layer.trainable_variables)
+
+    assert len(found) == 3 + 8
+    assert_zero_where_masked(found, given)
+
+
+@pytest.mark.parametrize("name", ["mask", "query_mask", "value_mask", "key_mask"])
+@pytest.mark.parametrize("shape", [(POSITIONS,), (BATCH, 1), (1, POSITIONS)])
+def test_masks_of_another_shape_are_named(rng, name, shape):
+    message = r"_mask must have the shape \(2, 5\). Received: \("
+
+    with pytest.raises(ValueError, match=message):
+        biased()(draw(rng, SEQUENCE), **{name: np.ones(shape, "bool")})
+
+
+@pytest.mark.parametrize("name", ["mask", "query_mask", "attention_mask"])
+def test_masks_that_are_lists_are_named(rng, name):
+    # Keras does not see them: it would take an implicit mask instead.
+    mask = np.ones((BATCH, POSITIONS), "bool").tolist()
+    expected = r"_mask must be a tensor or an array\. Rec|masks are separate arguments"
+    with pytest.raises(ValueError, match=expected):
+        biased()(draw(rng, SEQUENCE), **{name: mask})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("options", [{}, {"return_attention_scores": True}])
+def test_implicit_mask_of_a_sequence_is_honoured(rng, dtype, options):
+    layer = biased(dtype=dtype)
+    token_ids, x = embedded(rng, QUERY_DIM, BATCH, POSITIONS)
+    mask, plain = token_ids != 0, ops.convert_to_numpy(x)
+    attention_mask = rng.random((BATCH, POSITIONS, POSITIONS)) < 0.8
+
+    # With another tensor, Keras fills another argument.
+    for more in ({}, {"attention_mask": attention_mask}):
+        implicit = layer(x, **more, **options)
+        explicit = layer(plain, query_mask=mask, **more, **options)
+        for found, wanted in zip(implicit, explicit, strict=True):
+            np.testing.assert_array_equal(*numpy([found, wanted]))
+        first = implicit[0] if options else implicit
+        assert (ops.convert_to_numpy(first)[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["query_mask", "mask"])
+def test_explicit_mask_wins_over_an_implicit_one(rng, name):
+    layer = biased()
+    _, x = embedded(rng, QUERY_DIM, BATCH, POSITIONS)
+    everything = np.ones((BATCH, POSITIONS), "bool")
+    wanted = attend(layer, ops.convert_to_numpy(x))
+
+    found = attend(layer, x, **{name: everything})
+
+    np.testing.assert_allclose(found[0], wanted[0], atol=1e-6)
+    np.testing.assert_allclose(found[1], wanted[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_mask_of_the_query_is_passed_on(rng, cross):
+    token_ids, query = embedded(rng, QUERY_DIM, BATCH, QUERIES)
+    value = [draw(rng, VALUE)] if cross else []
+
+    output = biased()(query, *value)
+    # A layer that honours masks averages over the valid queries alone.
+    average = keras.layers.GlobalAveragePooling1D()(output)
+
+    valid = (token_ids != 0)[..., None]
+    expected = (ops.convert_to_numpy(output) * valid).sum(1) / valid.sum(1)
+    np.testing.assert_allclose(ops.convert_to_numpy(average), expected, atol=1e-6)

@@ -6,70 +6,53 @@ import pytest
 from keras import ops
 from models import reloaded
 
-from keras_attention import (
-    AdditiveAttention,
-    AdditiveScore,
-    Attention,
-    AttentionCell,
-    AttentionDecoder,
-    AttentionPooling,
-    DotScore,
-    GeneralScore,
-    LocalPredictiveWindow,
-    LocationScore,
-    PointerNetwork,
-    RecurrentEncoder,
-    SelfAttention,
-    SoftmaxWeighting,
-)
-
-pytestmark = pytest.mark.usefixtures("seeded")
+import keras_attention as ka
 
 B, T, S, DEPTH = 2, 3, 5, 7
 
 
 def share_attention(query, value):
-    attention = AdditiveAttention(11)
-    cell = AttentionCell(keras.layers.GRUCell(DEPTH), attention)
-    states = AttentionDecoder(cell)(query, value)["output"]
-    return PointerNetwork(attention)(states, value), attention(query, value)
+    attention = ka.AdditiveAttention(11)
+    cell = ka.AttentionCell(keras.layers.GRUCell(DEPTH), attention)
+    states = ka.AttentionDecoder(cell)(query, value)["output"]
+    return ka.PointerNetwork(attention)(states, value), attention(query, value)
 
 
 def attend_twice(query, value):
-    attention = AdditiveAttention(11)
-    cell = AttentionCell(keras.layers.GRUCell(DEPTH), [attention, attention])
-    return AttentionDecoder(cell)(query, value)["output"]
+    attention = ka.AdditiveAttention(11)
+    cell = ka.AttentionCell(keras.layers.GRUCell(DEPTH), [attention, attention])
+    return ka.AttentionDecoder(cell)(query, value)["output"]
 
 
 def share_weighting(query, value):
-    weighting = SoftmaxWeighting(learn_temperature=True)
-    query = AdditiveAttention(11, weighting=weighting)(query, value)
-    return SelfAttention(1, 4, weighting=weighting)(query)
+    weighting = ka.SoftmaxWeighting(learn_temperature=True)
+    query = ka.AdditiveAttention(11, weighting=weighting)(query, value)
+    return ka.SelfAttention(1, 4, weighting=weighting)(query)
 
 
 def share_score(query, value):
-    score = AdditiveScore(11)
-    return Attention(score)(Attention(score)(query, value), value)
+    score = ka.AdditiveScore(11)
+    return ka.Attention(score)(ka.Attention(score)(query, value), value)
 
 
 def share_score_with_mocha(query, value):
-    score = AdditiveScore(11)
-    query = Attention(score)(query, value)
-    return Attention(score, weighting="mocha")(query, value)
+    score = ka.AdditiveScore(11)
+    query = ka.Attention(score)(query, value)
+    return ka.Attention(score, weighting="mocha")(query, value)
 
 
 def share_score_of_two_mochas(query, value):
-    score = GeneralScore()
-    query = Attention(score, weighting="mocha")(query, value)
-    return Attention(score, weighting="mocha")(query, value)
+    score = ka.GeneralScore()
+    query = ka.Attention(score, weighting="mocha")(query, value)
+    return ka.Attention(score, weighting="mocha")(query, value)
 
 
 def share_cell(query, value):
     cell = keras.layers.GRUCell(DEPTH)
-    query = RecurrentEncoder(cell)(query)
-    value = RecurrentEncoder(cell)(value)
-    decoder = AttentionDecoder(
-        AttentionCell(cell, Attention(DotScore()), order="current")
+    query = ka.RecurrentEncoder(cell)(query)
+    value = ka.RecurrentEncoder(cell)(value)
+    decoder = ka.AttentionDecoder(
+        ka.AttentionCell(cell, ka.Attention(ka.DotScore()), order="current")
     )
     return decoder(query, value)["output"]
 
@@ -105,27 +88,33 @@ def test_layers_that_are_loaded_share_their_part_again(build, rng, tmp_path):
 @pytest.mark.parametrize(
     "first",
     [
-        lambda shared: AdditiveAttention(4, weighting=shared),
-        lambda shared: SelfAttention(4, 2, weighting=shared),
-        lambda shared: AttentionPooling(hops=8, weighting=shared),
+        lambda shared: ka.AdditiveAttention(4, weighting=shared),
+        lambda shared: ka.SelfAttention(4, 2, weighting=shared),
+        lambda shared: ka.AttentionPooling(hops=8, weighting=shared),
     ],
     ids=["one head", "heads", "hops"],
 )
 def test_a_shared_temperature_must_fit(first):
-    weighting = SoftmaxWeighting(learn_temperature=True)
+    weighting = ka.SoftmaxWeighting(learn_temperature=True)
     value = np.zeros((B, S, DEPTH), "float32")
     layer = first(weighting)
-    layer(value) if isinstance(layer, AttentionPooling) else layer(value, value)
+    layer(value) if isinstance(layer, ka.AttentionPooling) else layer(value, value)
 
     with pytest.raises(ValueError, match=r"same number of heads or hops.*\(8, 1, 1\)"):
-        SelfAttention(8, 2, weighting=weighting)(value)
+        ka.SelfAttention(8, 2, weighting=weighting)(value)
 
 
 SCORES = {
-    "dot": (DotScore, r"query depth 3, key depth 7"),
-    "general": (GeneralScore, r"same depth of queries, 7\. Received: 3"),
-    "additive": (lambda: AdditiveScore(11), r"same depth of queries, 7\. Received: 3"),
-    "location": (lambda: LocationScore(13), r"same depth of queries, 7\. Received: 3"),
+    "dot": (ka.DotScore, r"query depth 3, key depth 7"),
+    "general": (ka.GeneralScore, r"same depth of queries, 7\. Received: 3"),
+    "additive": (
+        lambda: ka.AdditiveScore(11),
+        r"same depth of queries, 7\. Received: 3",
+    ),
+    "location": (
+        lambda: ka.LocationScore(13),
+        r"same depth of queries, 7\. Received: 3",
+    ),
 }
 
 
@@ -134,25 +123,25 @@ SCORES = {
 def test_the_queries_of_a_shared_score_must_fit(name, weighting):
     make_score, message = SCORES[name]
     score, value = make_score(), np.zeros((B, S, DEPTH), "float32")
-    Attention(score, weighting=weighting)(value, value)
+    ka.Attention(score, weighting=weighting)(value, value)
 
     with pytest.raises(ValueError, match=message):
-        Attention(score, weighting=weighting)(value[..., :3], value)
+        ka.Attention(score, weighting=weighting)(value[..., :3], value)
 
 
 @pytest.mark.parametrize("weighting", ["softmax", "mocha"])
 def test_the_keys_of_a_shared_score_must_fit(weighting):
-    score, value = GeneralScore(), np.zeros((B, S, DEPTH), "float32")
-    Attention(score, weighting=weighting)(value, value)
+    score, value = ka.GeneralScore(), np.zeros((B, S, DEPTH), "float32")
+    ka.Attention(score, weighting=weighting)(value, value)
 
     with pytest.raises(ValueError, match=r"same depth of keys, 7\. Received: 3"):
-        Attention(score, weighting=weighting)(value, value[..., :3])
+        ka.Attention(score, weighting=weighting)(value, value[..., :3])
 
 
 def test_a_shared_window_must_fit():
-    window = LocalPredictiveWindow(2)
+    window = ka.LocalPredictiveWindow(2)
     query, value = np.zeros((B, T, DEPTH)), np.zeros((B, S, DEPTH))
-    Attention(AdditiveScore(3), window=window)(query, value)
+    ka.Attention(ka.AdditiveScore(3), window=window)(query, value)
 
     with pytest.raises(ValueError, match=r"same depth of queries, 7.* Received: 5"):
-        Attention(AdditiveScore(3), window=window)(query[..., :5], value)
+        ka.Attention(ka.AdditiveScore(3), window=window)(query[..., :5], value)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from arrays import finite_differences
 from keras import ops
 from layers.weightings_reference import (
     BATCH,
@@ -11,7 +12,6 @@ from layers.weightings_reference import (
     QUERIES,
     SPARSE,
     by_the_paper,
-    finite_differences,
     weights_of,
 )
 from rounding import rounding_bound
@@ -105,7 +105,7 @@ def test_sparse_gradients_equal_finite_differences(weighting, rng, gradients):
     spoilt = np.where(mask, scores, NAN).astype("float64" if EXACT else "float32")
     (gradient,) = gradients(read, [spoilt])
 
-    expected = finite_differences(read_the_paper, scores)
+    (expected,) = finite_differences(read_the_paper, scores)
     np.testing.assert_allclose(gradient, expected, atol=1e-6 if EXACT else 1e-5)
     np.testing.assert_array_equal(gradient[~mask], 0)
     assert (gradient[2:6][mask[2:6]] == 0).any()

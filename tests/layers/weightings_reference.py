@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+from arrays import softmax
 from keras import ops
 
 from keras_attention.layers.weightings import (
@@ -28,17 +29,6 @@ def tensor(array, dtype="float32"):
 def weights_of(scores, mask=None, dtype="float32", weighting=masked_softmax):
     mask = None if mask is None else np.asarray(mask, "bool")
     return ops.convert_to_numpy(weighting(tensor(scores, dtype), mask))
-
-
-def by_the_formula(scores, mask):
-    """The softmax of the valid scores of every row, one row at a time."""
-    weights = np.zeros(scores.shape)
-    for row in np.ndindex(*scores.shape[:-1]):
-        valid = mask[row]
-        if valid.any():
-            odds = np.exp(scores[row][valid] - scores[row][valid].max())
-            weights[row][valid] = odds / odds.sum()
-    return weights
 
 
 def sparsemax_of_the_paper(z):
@@ -77,14 +67,22 @@ def by_the_paper(weighting, scores, mask):
     return weights
 
 
-def finite_differences(function, point, step=1e-5):
-    """The gradient of a scalar function of a float64 array, entry by entry."""
-    gradient = np.zeros(point.shape)
-    for place in np.ndindex(*point.shape):
-        ends = []
-        for sign in (1, -1):
-            moved = point.copy()
-            moved[place] += sign * step
-            ends.append(function(moved))
-        gradient[place] = (ends[0] - ends[1]) / (2 * step)
-    return gradient
+def monotonic_by_the_paper(p, previous):
+    """The process of every query starts where the last one stopped."""
+    weights = np.zeros(p.shape)
+    for *row, j in np.ndindex(*p.shape):
+        row = tuple(row)
+        passed = [np.prod(1 - p[row][k:j]) for k in range(j + 1)]
+        weights[(*row, j)] = p[row][j] * (previous[row][: j + 1] @ passed)
+    return weights
+
+
+def chunkwise_by_the_paper(stops, scores, size, valid):
+    """A softmax over the chunk that ends at each position."""
+    weights = np.zeros(stops.shape)
+    for *row, k in np.ndindex(*stops.shape):
+        row = tuple(row)
+        chunk = [j for j in range(max(k - size + 1, 0), k + 1) if valid[(*row, j)]]
+        if chunk:
+            weights[row][chunk] += stops[(*row, k)] * softmax(scores[row][chunk])
+    return weights
