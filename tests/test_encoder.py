@@ -3,7 +3,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from arrays import numpy, randomized
+from arrays import assert_close, draw, numpy, randomized
 from cells import CELLS
 from combinations import covering, quick_first
 from keras import ops, tree
@@ -51,10 +51,6 @@ def stacked(units, **options):
 EVERY_CELL = {**CELLS, "custom": Sum, "stacked": stacked}
 
 
-def draw(rng, *shape):
-    return rng.normal(size=shape).astype("float32")
-
-
 def random_cells(name, bidirectional=True, scale=0.5, **options):
     """Cells whose weights, biases included, are all drawn at random."""
     sizes = (UNITS, BACKWARD_UNITS)[: 1 + bidirectional]
@@ -83,23 +79,21 @@ def as_keras_does(cells, inputs, mask=None, states=None):
 
 
 def assert_equal(found, expected, atol=1e-5):
-    found, expected = tree.flatten(found), tree.flatten(expected)
-    for x, y in zip(numpy(found), numpy(expected), strict=True):
-        np.testing.assert_allclose(x, y, atol=atol)
+    assert_close(tree.flatten(found), tree.flatten(expected), atol)
 
 
 @pytest.mark.parametrize(
     ("name", "bidirectional"), covering(EVERY_CELL, [True, False], strength=1)
 )
 def test_equals_the_layers_of_keras(rng, gradients, name, bidirectional):
-    cells, inputs = random_cells(name, bidirectional), draw(rng, *INPUTS)
+    cells, inputs = random_cells(name, bidirectional), draw(rng, INPUTS)
     encoder = RecurrentEncoder(*cells, return_state=True)
     variables = [x for cell in cells for x in cell.trainable_variables]
 
     found = encoder(inputs, mask=MASK)
 
     expected = as_keras_does(cells, inputs, MASK)
-    readouts = [draw(rng, *x.shape) for x in tree.flatten(expected)]
+    readouts = [draw(rng, x.shape) for x in tree.flatten(expected)]
     assert_equal(found, expected)
 
     def read(encode):
@@ -137,10 +131,10 @@ def test_sums_worked_by_hand():
 
 @pytest.mark.parametrize("name", ["lstm", "normalized gru", "stacked"])
 def test_starts_with_the_states_it_is_given(rng, name):
-    cells, inputs = random_cells(name), draw(rng, *INPUTS)
+    cells, inputs = random_cells(name), draw(rng, INPUTS)
     states = [
         tree.map_structure(
-            lambda x: draw(rng, *x.shape), cell.get_initial_state(batch_size=BATCH)
+            lambda x: draw(rng, x.shape), cell.get_initial_state(batch_size=BATCH)
         )
         for cell in cells
     ]
@@ -160,7 +154,7 @@ def test_starts_with_the_states_it_is_given(rng, name):
     covering(["gru", "normalized lstm", "stacked"], [np.nan, np.inf], strength=1),
 )
 def test_padding_reaches_nothing(rng, gradients, name, padding):
-    cells, inputs = random_cells(name), draw(rng, *INPUTS)
+    cells, inputs = random_cells(name), draw(rng, INPUTS)
     padded = np.where(MASK[..., None], inputs, np.float32(padding))
     encoder = RecurrentEncoder(*cells, return_state=True)
     variables = [x for cell in cells for x in cell.trainable_variables]
@@ -181,7 +175,7 @@ def test_an_implicit_mask_is_used_and_handed_on(rng):
     encoder = RecurrentEncoder(*cells)
     embedding = keras.layers.Embedding(17, DEPTH, mask_zero=True)
     embedded = embedding(np.where(MASK, 3, 0))
-    states = [draw(rng, BATCH, UNITS), draw(rng, BATCH, BACKWARD_UNITS)]
+    states = [*draw(rng, (BATCH, UNITS), (BATCH, BACKWARD_UNITS))]
     bare = ops.convert_to_numpy(embedded)
 
     found = encoder(embedded)
@@ -205,7 +199,7 @@ def test_saves_and_loads_within_a_model(rng, tmp_path, name):
     model = keras.Model([inputs, mask], outputs)
     loaded = reloaded(model, tmp_path)
 
-    data = [draw(rng, *INPUTS), MASK]
+    data = [draw(rng, INPUTS), MASK]
     assert_equal(loaded(data), model(data), atol=0)
     assert_equal(model(data), as_keras_does(cells, *data))
 
@@ -214,11 +208,11 @@ def test_saves_and_loads_within_a_model(rng, tmp_path, name):
 def test_trains_with_a_mask(rng, dropout):
     cells = LayerNormGRUCell(UNITS), keras.layers.SimpleRNNCell(UNITS, dropout=dropout)
     model = keras.Sequential([keras.layers.Masking(), RecurrentEncoder(*cells)])
-    inputs = draw(rng, *INPUTS) * MASK[..., None]
+    inputs = draw(rng, INPUTS) * MASK[..., None]
     model.build((None, None, DEPTH))
     before = [numpy(x) for x in model.trainable_variables]
 
-    target = draw(rng, BATCH, STEPS, 2 * UNITS)
+    target = draw(rng, (BATCH, STEPS, 2 * UNITS))
     fit(model, inputs, target, jit_compile=COMPILES and not dropout)
 
     for variable, old in zip(model.trainable_variables, before, strict=True):

@@ -4,23 +4,12 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from models import needs_tensorflow
 
-from keras_attention import (
-    AdditiveAttention,
-    AttentionCell,
-    Ban,
-    MinLength,
-    NoRepeatNgrams,
-    RequiredPhrases,
-    beam_search,
-    contrastive_search,
-    convert_to_litert,
-    litert_quantization,
-)
+import keras_attention as ka
+from keras_attention import litert_quantization
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="conversion needs TensorFlow"
-)
+pytestmark = needs_tensorflow
 
 START, END = 7, 8
 SOURCE = np.arange(12, dtype="float32").reshape(1, 4, 3) / 10
@@ -37,7 +26,7 @@ def runner(model, signature):
 def search():
     """Beam search of an untrained decoder with attention."""
     keras.utils.set_random_seed(5)
-    cell = AttentionCell(keras.layers.GRUCell(6), AdditiveAttention(5))
+    cell = ka.AttentionCell(keras.layers.GRUCell(6), ka.AdditiveAttention(5))
     embed, classify = keras.layers.Embedding(9, 4), keras.layers.Dense(9)
 
     def search(source):
@@ -50,14 +39,14 @@ def search():
 
         first = ops.matmul(ops.mean(source, axis=1), PROJECTION)
         state = cell.complete_state({"cell": [first]}, memory)
-        return beam_search(
+        return ka.beam_search(
             step,
             state,
             start=START,
             end=END,
             max_length=6,
             beam_size=3,
-            constraints=[Ban([START]), NoRepeatNgrams(2)],
+            constraints=[ka.Ban([START]), ka.NoRepeatNgrams(2)],
         )
 
     search(SOURCE)
@@ -76,7 +65,7 @@ def specs(*lengths):
 @pytest.fixture(scope="module")
 def converted(search):
     """The search with a signature for each of two lengths."""
-    return convert_to_litert(
+    return ka.convert_to_litert(
         {f"length_{n}": (search, spec) for n, spec in specs(4, 7).items()},
         quantize=None,
     )
@@ -95,14 +84,14 @@ def test_a_search_finds_the_same_in_litert(search, converted, length, rng):
 
 @pytest.mark.exhaustive
 def test_signatures_share_their_weights(search, converted):
-    one = convert_to_litert({"one": (search, specs(4)[4])}, quantize=None)
+    one = ka.convert_to_litert({"one": (search, specs(4)[4])}, quantize=None)
     table = np.random.default_rng(0).normal(size=(500, 40)).astype("float32")
     large = keras.Variable(table)
 
     def look_up(source):
         return {"rows": ops.take(large, ops.cast(source[0, :, 0], "int32"), axis=0)}
 
-    pair = convert_to_litert(
+    pair = ka.convert_to_litert(
         {f"length_{n}": (look_up, spec) for n, spec in specs(4, 7).items()},
         quantize=None,
     )
@@ -113,7 +102,7 @@ def test_signatures_share_their_weights(search, converted):
 @pytest.mark.exhaustive
 def test_int8_search_is_that_of_keras(search, monkeypatch):
     monkeypatch.setattr(litert_quantization, "MIN_WEIGHTS", 1)
-    model = convert_to_litert({"search": (search, specs(4)[4])}, quantize="int8")
+    model = ka.convert_to_litert({"search": (search, specs(4)[4])}, quantize="int8")
     found = runner(model, "search")(source=SOURCE)
     expected = search(SOURCE)
     np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
@@ -131,7 +120,7 @@ def table_step(token_ids, state):
 
 def with_phrases(phrases, min_length):
     """Diverse beam search with phrases and a minimum length as inputs."""
-    return beam_search(
+    return ka.beam_search(
         table_step,
         {"rows": ops.zeros((1, 9))},
         start=START,
@@ -139,19 +128,19 @@ def with_phrases(phrases, min_length):
         max_length=7,
         beam_size=6,
         beam_groups=2,
-        constraints=[MinLength(min_length), RequiredPhrases(phrases)],
+        constraints=[ka.MinLength(min_length), ka.RequiredPhrases(phrases)],
     )
 
 
 def contrastive(min_length):
-    return contrastive_search(
+    return ka.contrastive_search(
         table_step,
         {"rows": ops.zeros((1, 9))},
         hidden=lambda state: state["rows"],
         start=START,
         end=END,
         max_length=7,
-        constraints=[MinLength(min_length)],
+        constraints=[ka.MinLength(min_length)],
     )
 
 
@@ -160,7 +149,7 @@ def test_phrases_groups_and_contrastive_search_are_converted():
     import tensorflow as tf
 
     min_length = tf.TensorSpec([1], tf.int32)
-    content = convert_to_litert(
+    content = ka.convert_to_litert(
         {
             "phrases": (
                 with_phrases,
@@ -186,14 +175,14 @@ def test_phrases_groups_and_contrastive_search_are_converted():
 
 def test_bad_arguments():
     with pytest.raises(ValueError, match="at least one signature"):
-        convert_to_litert({})
+        ka.convert_to_litert({})
     with pytest.raises(ValueError, match=r"quantize must be one of .*'int4'"):
-        convert_to_litert({"one": (len, {})}, quantize="int4")
+        ka.convert_to_litert({"one": (len, {})}, quantize="int4")
     with pytest.raises(ValueError, match=r"'one' must be a pair .*built-in function"):
-        convert_to_litert({"one": len})
+        ka.convert_to_litert({"one": len})
 
 
 def test_another_backend_is_named(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(RuntimeError, match=r"KERAS_BACKEND=tensorflow.*jax"):
-        convert_to_litert({"one": (len, {})})
+        ka.convert_to_litert({"one": (len, {})})

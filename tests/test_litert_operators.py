@@ -1,16 +1,14 @@
 """Faster operators of LiteRT models, which give the same results."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
+from models import needs_tensorflow
 from test_litert_quantization import convert, parts, run
 
 from keras_attention import beam_search
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="conversion needs TensorFlow"
-)
+pytestmark = needs_tensorflow
 
 
 def operators(model):

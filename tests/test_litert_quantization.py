@@ -6,12 +6,11 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from models import needs_tensorflow
 
 from keras_attention import convert_to_litert, litert_quantization
 
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="conversion needs TensorFlow"
-)
+pytestmark = needs_tensorflow
 
 ROWS, DEPTH = 300, 16
 TABLE = np.random.default_rng(1).normal(size=(ROWS, DEPTH)).astype("float32")

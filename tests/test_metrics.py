@@ -238,22 +238,6 @@ def test_metric_in_compile(metric_class, reference, weights):
 
 
 @every_metric
-def test_metric_starts_anew_in_every_epoch(metric_class, reference, weights):
-    model = keras.Sequential([keras.layers.Dense(POSITIONS, "softmax")])
-    model.compile("sgd", loss="mse", metrics=[metric_class(name="found")])
-    model.build(weights.shape)
-    model.optimizer.learning_rate = 0.0
-
-    history = model.fit(
-        weights, reference, batch_size=1, epochs=2, shuffle=False, verbose=0
-    ).history
-
-    found = model.predict(weights, verbose=0)
-    expected = value_of(metric_class(), (reference, found))
-    assert history["found"] == pytest.approx([expected] * 2, rel=1e-6)
-
-
-@every_metric
 @pytest.mark.parametrize("shape", [(2, 3, 7), (3, 5), (1, 3, 5)])
 def test_reference_of_another_shape_is_named(metric_class, weights, shape):
     message = (

@@ -4,20 +4,13 @@ import weakref
 import keras
 import numpy as np
 import pytest
-from arrays import numpy, randomized
+from arrays import EXACT, numpy, randomized
 from cells import CELLS
 from combinations import quick_first
 from keras import ops
 
-from keras_attention import (
-    AdditiveAttention,
-    AttentionCell,
-    AttentionDecoder,
-    LayerNormGRUCell,
-    RecurrentEncoder,
-    backends,
-    loops,
-)
+import keras_attention as ka
+from keras_attention import backends, loops
 from keras_attention.split_cells import split_cell
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -26,8 +19,6 @@ pytestmark = pytest.mark.usefixtures("seeded")
 BATCH, STEPS, DEPTH, CONTEXT_DIM, UNITS = 2, 3, 5, 7, 11
 
 BACKEND = keras.backend.backend()
-# JAX has no float64 by default, and keras.ops.matmul rounds to float32 on PyTorch.
-EXACT = BACKEND == "tensorflow"
 
 
 def random_cell(name, depth, **options):
@@ -119,7 +110,7 @@ class Subclass(keras.layers.GRUCell):
     "cell",
     [
         keras.layers.LSTMCell(UNITS, dropout=0.1),
-        LayerNormGRUCell(UNITS, recurrent_dropout=0.1),
+        ka.LayerNormGRUCell(UNITS, recurrent_dropout=0.1),
         keras.layers.GRUCell(UNITS, reset_after=False),
         keras.layers.StackedRNNCells([keras.layers.GRUCell(UNITS)]),
         Subclass(UNITS),
@@ -147,9 +138,9 @@ def test_deferred_gradients_are_freed(name, monkeypatch):
     x = np.ones((BATCH, STEPS, DEPTH), "float32")
     value = np.ones((BATCH, 2, CONTEXT_DIM), "float32")
     cells = [CELLS[name](UNITS) for _ in range(3)]
-    attention = AdditiveAttention(CONTEXT_DIM)
-    decoder = AttentionDecoder(AttentionCell(cells[0], attention))
-    outputs = RecurrentEncoder(*cells[1:])(x), decoder(x, value)
+    attention = ka.AdditiveAttention(CONTEXT_DIM)
+    decoder = ka.AttentionDecoder(ka.AttentionCell(cells[0], attention))
+    outputs = ka.RecurrentEncoder(*cells[1:])(x), decoder(x, value)
     assert made or not backends.defers_gradients(np.zeros(1))
     del outputs, decoder
     gc.collect()

@@ -4,6 +4,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from arrays import softmax
 from combinations import covering
 from keras import ops
 from losses.values import BATCH, STEPS, WORDS, loss_of
@@ -168,11 +169,6 @@ def test_a_token_that_comes_often_is_summed_in_float32(rng, gradients, dtype):
     terms = (softmax(inputs @ embeddings.T) + targets).T @ inputs / count
     error = relative_error(dtype, inputs, embeddings)
     assert (np.abs(half - exact) <= error * terms).all()
-
-
-def softmax(logits):
-    odds = np.exp(logits)
-    return odds / odds.sum(axis=-1, keepdims=True)
 
 
 def relative_error(dtype, inputs, embeddings):

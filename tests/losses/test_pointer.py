@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from keras import ops
 
 from keras_attention import PointerCrossentropy, pointer_crossentropy
@@ -11,10 +12,6 @@ LOG_PROBS = np.log(
 ).astype("float32")
 LOG_PROBS[1, :, 2] = -1e9
 TARGETS = np.array([[1, 2], [0, 1]])
-
-
-def numpy(x):
-    return ops.convert_to_numpy(x)
 
 
 def test_values_worked_by_hand():

@@ -7,14 +7,7 @@ import pytest
 from keras import ops
 from losses.values import BATCH, STEPS, WORDS, loss_of, numpy
 
-from keras_attention import (
-    SequenceCrossentropy,
-    attention_supervision,
-    coverage_loss,
-    doubly_stochastic_penalty,
-    linear_crossentropy,
-    sequence_crossentropy,
-)
+import keras_attention as ka
 
 
 def test_crossentropy_worked_by_hand():
@@ -55,8 +48,8 @@ def test_half_precision_is_summed_in_float32(dtype):
     words = 4099
     logits = ops.cast(np.zeros((1, words)), dtype)
 
-    loss = sequence_crossentropy(ops.convert_to_tensor([3]), logits)
-    spread = sequence_crossentropy(
+    loss = ka.sequence_crossentropy(ops.convert_to_tensor([3]), logits)
+    spread = ka.sequence_crossentropy(
         ops.convert_to_tensor([3]), logits, label_smoothing=0.1
     )
 
@@ -69,7 +62,7 @@ def test_float64_is_kept(sentences):
     token_ids, logits = sentences
     logits = ops.cast(logits, "float64")
 
-    loss = sequence_crossentropy(ops.convert_to_tensor(token_ids), logits)
+    loss = ka.sequence_crossentropy(ops.convert_to_tensor(token_ids), logits)
 
     assert loss.dtype == logits.dtype
 
@@ -89,7 +82,7 @@ def test_masked_tokens_cost_nothing_whatever_they_hold(sentences, gradients):
     token_ids[~mask], logits[~mask] = 10 * WORDS, np.nan
 
     def loss(logits):
-        return sequence_crossentropy(
+        return ka.sequence_crossentropy(
             ops.convert_to_tensor(token_ids), logits, mask, label_smoothing=0.1
         )
 
@@ -108,7 +101,7 @@ def test_mean_over_the_tokens_that_are_not_padding(sentences):
     expected = loss_of(PADDED, logits, label_smoothing=0.1)
     logits[PADDED == 0] = np.nan
 
-    loss = SequenceCrossentropy(pad=0, label_smoothing=0.1)(PADDED, logits)
+    loss = ka.SequenceCrossentropy(pad=0, label_smoothing=0.1)(PADDED, logits)
 
     assert float(loss) == pytest.approx(expected[PADDED != 0].mean(), rel=1e-6)
 
@@ -125,7 +118,7 @@ def test_other_reductions_are_those_of_keras(sentences, reduction, expected):
     _, logits = sentences
     losses = np.where(PADDED == 0, 0, loss_of(PADDED, logits))
 
-    loss = SequenceCrossentropy(pad=0, reduction=reduction)(PADDED, logits)
+    loss = ka.SequenceCrossentropy(pad=0, reduction=reduction)(PADDED, logits)
 
     np.testing.assert_allclose(ops.convert_to_numpy(loss), expected(losses), rtol=1e-6)
 
@@ -139,7 +132,7 @@ def test_every_token_counts_that_is_not_padding(sentences, pad):
         token_ids[0, 1] = pad
         expected = expected[token_ids != pad]
 
-    loss = SequenceCrossentropy(pad=pad)(token_ids, logits)
+    loss = ka.SequenceCrossentropy(pad=pad)(token_ids, logits)
 
     assert float(loss) == pytest.approx(expected.mean(), rel=1e-6)
 
@@ -150,7 +143,7 @@ def test_sample_weights_are_of_sentences_or_of_tokens(rng):
     token_ids[0, 1:] = 0
     logits = rng.normal(size=(3, 3, WORDS)).astype("float32")
     losses = loss_of(token_ids, logits)
-    loss = SequenceCrossentropy(pad=0)
+    loss = ka.SequenceCrossentropy(pad=0)
 
     for weight in (np.array([1.0, 2.0, 5.0]), rng.random((3, 3))):
         share = weight[:, None] if weight.ndim == 1 else weight
@@ -171,15 +164,15 @@ def test_tokens_of_another_shape_than_their_logits_are_named(sentences, shape):
     message = rf" must have .*, \(2, 3\). Received: {re.escape(str(shape))}"
 
     with pytest.raises(ValueError, match=f"y_true{message}"):
-        SequenceCrossentropy()(token_ids, logits)
+        ka.SequenceCrossentropy()(token_ids, logits)
     with pytest.raises(ValueError, match=f"token_ids{message}"):
-        sequence_crossentropy(token_ids, logits)
+        ka.sequence_crossentropy(token_ids, logits)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 1), (2, 3, 2)])
 def test_sample_weights_of_another_shape_are_named(sentences, shape):
     with pytest.raises(ValueError, match=r"sample_weight must have.*\(2, 3\)\. Rec"):
-        SequenceCrossentropy()(*sentences, sample_weight=np.ones(shape))
+        ka.SequenceCrossentropy()(*sentences, sample_weight=np.ones(shape))
 
 
 def test_masks_of_another_shape_are_named(rng):
@@ -187,11 +180,11 @@ def test_masks_of_another_shape_are_named(rng):
     token_ids, mask = np.ones((3, 3), "int32"), np.array([True, False, True])
     x = rng.normal(size=(3, 3, WORDS)).astype("float32")
     for loss in (
-        partial(doubly_stochastic_penalty, x),
-        partial(coverage_loss, x),
-        partial(attention_supervision, x, x),
-        partial(sequence_crossentropy, token_ids, x),
-        partial(linear_crossentropy, token_ids, x, x[0]),
+        partial(ka.doubly_stochastic_penalty, x),
+        partial(ka.coverage_loss, x),
+        partial(ka.attention_supervision, x, x),
+        partial(ka.sequence_crossentropy, token_ids, x),
+        partial(ka.linear_crossentropy, token_ids, x, x[0]),
     ):
         with pytest.raises(ValueError, match=r"mask must have.*\(3, 3\). .*: \(3,\)"):
             loss(mask=mask)
@@ -201,9 +194,11 @@ def test_nothing_but_padding_costs_nothing(sentences, gradients):
     _, logits = sentences
     nothing = np.zeros((BATCH, STEPS), "int32")
 
-    (gradient,) = gradients(lambda x: SequenceCrossentropy(pad=0)(nothing, x), [logits])
+    (gradient,) = gradients(
+        lambda x: ka.SequenceCrossentropy(pad=0)(nothing, x), [logits]
+    )
 
-    assert float(SequenceCrossentropy(pad=0)(nothing, logits)) == 0
+    assert float(ka.SequenceCrossentropy(pad=0)(nothing, logits)) == 0
     assert (gradient == 0).all()
 
 
@@ -213,7 +208,7 @@ def test_loss_in_compile_honours_the_mask_of_the_model(sentences, seeded):
     model = keras.Sequential(
         [keras.layers.Embedding(WORDS, 11, mask_zero=True), keras.layers.Dense(WORDS)]
     )
-    model.compile("adam", loss=SequenceCrossentropy())
+    model.compile("adam", loss=ka.SequenceCrossentropy())
 
     losses = loss_of(token_ids, model.predict(inputs, verbose=0))
     found = model.evaluate(inputs, token_ids, verbose=0)
@@ -224,44 +219,27 @@ def test_loss_in_compile_honours_the_mask_of_the_model(sentences, seeded):
 
 
 def test_loss_is_rebuilt_from_its_config():
-    loss = SequenceCrossentropy(
+    loss = ka.SequenceCrossentropy(
         pad=3, label_smoothing=0.1, reduction="sum", name="words"
     )
 
     again = keras.losses.deserialize(keras.losses.serialize(loss))
 
-    assert type(again) is SequenceCrossentropy
+    assert type(again) is ka.SequenceCrossentropy
     assert again.get_config() == loss.get_config()
     assert (again.pad, again.label_smoothing) == (3, 0.1)
 
 
 @pytest.mark.parametrize("floatx", ["float16", "bfloat16"])
-def test_half_precision_does_not_mix_up_tokens(floatx):
-    default = keras.config.floatx()
+def test_half_precision_does_not_mix_up_tokens(floatx, set_floatx):
     logits = np.zeros((1, 1, 2503), "float32")
     logits[..., 2501] = 10
-    try:
-        keras.config.set_floatx(floatx)
-        found = SequenceCrossentropy(pad=2500)(np.array([[2501]]), logits)
-    finally:
-        keras.config.set_floatx(default)
+    set_floatx(floatx)
+
+    found = ka.SequenceCrossentropy(pad=2500)(np.array([[2501]]), logits)
 
     assert keras.backend.standardize_dtype(found.dtype) == "float32"
     assert float(found) == pytest.approx(np.log1p(2502 * np.exp(-10)), rel=1e-4)
-
-
-@pytest.mark.parametrize("label_smoothing", [-0.1, 1.0, 3])
-@pytest.mark.parametrize(
-    "loss",
-    [
-        SequenceCrossentropy,
-        partial(sequence_crossentropy, np.array([1]), np.zeros((1, 2))),
-        partial(linear_crossentropy, np.array([1]), np.zeros((1, 3)), np.ones((2, 3))),
-    ],
-)
-def test_label_smoothing_beyond_its_range_is_named(loss, label_smoothing):
-    with pytest.raises(ValueError, match=rf"\[0, 1\).*{label_smoothing}"):
-        loss(label_smoothing=label_smoothing)
 
 
 @pytest.mark.parametrize("reduction", ["mean_with_sample_weight", "sum", None])
@@ -273,7 +251,7 @@ def test_masked_values_may_be_nan(sentences, reduction):
     weights = np.ones(token_ids.shape)
     weights[0, 1] = 0
 
-    loss = SequenceCrossentropy(reduction=reduction)
+    loss = ka.SequenceCrossentropy(reduction=reduction)
     found = ops.convert_to_numpy(loss(token_ids, logits, sample_weight=weights))
     means = {None: expected, "sum": expected.sum()}
     wanted = means.get(reduction, expected.sum() / weights.sum())
@@ -286,5 +264,5 @@ def test_all_tokens_are_divided_by_whatever_masks_them(sentences):
     logits = keras.layers.Embedding(WORDS, WORDS, mask_zero=True)(inputs)
     losses = loss_of(token_ids, ops.convert_to_numpy(logits))
 
-    loss = SequenceCrossentropy(reduction="sum_over_batch_size")(token_ids, logits)
+    loss = ka.SequenceCrossentropy(reduction="sum_over_batch_size")(token_ids, logits)
     assert float(loss) == pytest.approx(losses[inputs != 0].sum() / 6, rel=1e-5)

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from combinations import covering, quick_first
 from keras import ops
+from models import needs_tensorflow
 from rounding import rounding_bound
 
 from keras_attention import backends
@@ -71,12 +72,9 @@ def test_keeps_the_dtype(arrays, dtype):
     assert keras.backend.standardize_dtype(scores.dtype) == dtype
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="only TensorFlow has such sizes"
-)
+@needs_tensorflow
 @pytest.mark.parametrize(
-    ("queries", "jit_compile"),
-    covering([None, QUERIES], [True, False], strength=1),
+    ("queries", "jit_compile"), covering([None, QUERIES], [True, False], strength=1)
 )
 def test_batch_and_lengths_may_be_unknown(arrays, queries, jit_compile):
     import tensorflow as tf
@@ -91,9 +89,7 @@ def test_batch_and_lengths_may_be_unknown(arrays, queries, jit_compile):
     np.testing.assert_allclose(compiled(*arrays), scores_of(*arrays), atol=1e-6)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="others compile what calls it"
-)
+@needs_tensorflow
 @pytest.mark.parametrize("batch", [BATCH, None])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch, dtype):
@@ -197,9 +193,7 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
     )
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="others know all lengths"
-)
+@needs_tensorflow
 @pytest.mark.parametrize("large", [True, False])
 def test_blocks_of_unknown_lengths_are_compiled_if_they_are_large(
     arrays, blocks, monkeypatch, large
