@@ -4,15 +4,17 @@ The clusters are on this machine. Their nodes are processes.
 """
 
 import functools
+import io
 import os
 import signal
+import tarfile
 
 import numpy as np
 import pytest
 from keras_attention_apps.captioner import CaptionBatch, LiteCaptioner
 from keras_attention_apps.captioner.main import main
-from keras_attention_apps.common.bulk import engine, inputs
-from keras_attention_apps.common.bulk.parts import Parts
+from keras_attention_apps.common import bulk
+from keras_attention_apps.common.bulk import Parts
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.options import BulkConfig
 from keras_attention_apps.nmt import LiteTranslator
@@ -23,6 +25,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 ray = pytest.importorskip("ray")
 pytest.importorskip("ray.data")
 pytest.importorskip("ai_edge_litert")
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
 pytestmark = pytest.mark.exhaustive
 
 COUNT = 23
@@ -90,34 +94,36 @@ def test_captions_are_those_of_one_process(
     assert captions(output) == {**expected, broken: None}
 
 
-def test_killed_actor_changes_nothing(
-    nodes, photographs, expected, tmp_path, monkeypatch
+@pytest.mark.parametrize("killed", ["actor", "node"])
+def test_a_killed_process_changes_nothing(
+    nodes, photographs, expected, tmp_path, monkeypatch, killed
 ):
-    killed = tmp_path / "killed"
-    _replace_batch(monkeypatch, _killed_once(str(killed)))
-    output = tmp_path / "captions.jsonl"
+    marker, output = tmp_path / "killed", tmp_path / "captions.jsonl"
+    killing = _killed_once(str(marker), node=killed == "node")
+
+    def run_command(program, read, _, *options):
+        return bulk.run_command(program, read, killing, *options)
+
+    monkeypatch.setattr("keras_attention_apps.captioner.bulk.run_command", run_command)
+    before = dead_nodes()
 
     assert caption(photographs, output, "--actors", "2") == 2
 
-    assert killed.exists()
+    assert marker.exists()
     assert captions(output) == {**expected, str(photographs / "broken.jpg"): None}
+    assert dead_nodes() == before + (killed == "node")
+    if killed == "node":
+        nodes.add_node(num_cpus=2)
 
 
-def _replace_batch(monkeypatch, model_batch):
-    """Let the command run another `CaptionBatch`, whose base class keeps its name."""
-
-    def run_command(program, read, _, *options):
-        return engine.run_command(program, read, model_batch, *options)
-
-    monkeypatch.setattr("keras_attention_apps.captioner.bulk.run_command", run_command)
+def dead_nodes():
+    return sum(not node["Alive"] for node in ray.nodes())
 
 
 def _killed_once(marker, node=False):
-    """A `CaptionBatch` whose first process is killed within its second batch.
+    """A `CaptionBatch` whose first process, or its node, is killed in a second batch.
 
-    Args:
-        marker: File that is created before.
-        node: Whether to kill its node instead, the process that started it.
+    The file `marker` is created before.
     """
 
     class KilledOnce(CaptionBatch):
@@ -158,12 +164,6 @@ def test_stopped_job_goes_on_with_the_same_command(
 
 
 def test_parquet_and_shards(nodes, photographs, expected, tmp_path):
-    import io
-    import tarfile
-
-    import pyarrow as pa
-    from pyarrow import parquet
-
     paths = list(expected)[:5]
     contents = [open(path, "rb").read() for path in paths]  # noqa: SIM115
     table = pa.table({"id": range(5), "bytes": contents})
@@ -188,9 +188,6 @@ def test_parquet_and_shards(nodes, photographs, expected, tmp_path):
 def test_damaged_files_are_rows_and_are_tried_again(
     nodes, photographs, expected, tmp_path
 ):
-    import pyarrow as pa
-    from pyarrow import parquet
-
     paths = list(expected)[:4]
     contents = [open(path, "rb").read() for path in paths]  # noqa: SIM115
     table = pa.table({"id": paths, "bytes": contents})
@@ -237,8 +234,8 @@ def test_only_errors_of_files_are_those_of_the_user(nodes, tmp_path, error, plac
     parts = FailingParts(tmp_path / "out.jsonl", CaptionBatch.columns_of(False))
     parts.begin({})
     with pytest.raises((UserError, ray.exceptions.RayError), match=str(error)) as found:
-        engine.run(
-            functools.partial(inputs.from_names, ["a"], ["a"]),
+        bulk.run(
+            functools.partial(bulk.from_names, ["a"], ["a"]),
             Failing,
             parts,
             config=BulkConfig(actors=1),
@@ -260,23 +257,3 @@ def test_lines_are_translated(nodes, tmp_path):
     found = {row["id"]: row["translation"] for row in rows}
     texts = [x.text for x in expected.translate(lines)]
     assert found == {str(i): text for i, text in enumerate(texts, 1)}
-
-
-def test_killed_node_changes_nothing(
-    nodes, photographs, expected, tmp_path, monkeypatch
-):
-    killed = tmp_path / "killed"
-    _replace_batch(monkeypatch, _killed_once(str(killed), node=True))
-    output = tmp_path / "captions.jsonl"
-
-    before = dead_nodes()
-    assert caption(photographs, output) == 2
-    nodes.add_node(num_cpus=2)
-
-    assert killed.exists()
-    assert dead_nodes() == before + 1
-    assert captions(output) == {**expected, str(photographs / "broken.jpg"): None}
-
-
-def dead_nodes():
-    return sum(not node["Alive"] for node in ray.nodes())

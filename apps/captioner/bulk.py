@@ -7,10 +7,14 @@ from typing import ClassVar
 from keras_attention_apps.captioner.captions import RUNTIMES
 from keras_attention_apps.captioner.config import DEFAULT_MODEL
 from keras_attention_apps.captioner.images import ImageError, image_suffixes
-from keras_attention_apps.common.bulk import inputs
-from keras_attention_apps.common.bulk.batches import Failure, ModelBatch, details
-from keras_attention_apps.common.bulk.engine import check_options, run_command
-from keras_attention_apps.common.bulk.parts import located_all
+from keras_attention_apps.common import bulk as inputs
+from keras_attention_apps.common.bulk import (
+    ModelBatch,
+    check_options,
+    details,
+    located_all,
+    run_command,
+)
 from keras_attention_apps.common.errors import UserError
 
 
@@ -51,13 +55,13 @@ class CaptionBatch(ModelBatch):
 
     def rows(self, values):
         values = self.contents(values)
-        images = [value for value in values if not isinstance(value, Failure)]
+        images = [value for value in values if not isinstance(value, UserError)]
         found = self.model.caption_each(
             images, batch_size=self.batch_size, **self.search
         )
         return [
-            {"error": value.reason}
-            if isinstance(value, Failure)
+            {"error": str(value)}
+            if isinstance(value, UserError)
             else self._row(next(found)[1])
             for value in values
         ]

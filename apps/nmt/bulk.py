@@ -3,10 +3,14 @@
 import functools
 from typing import ClassVar
 
-from keras_attention_apps.common.bulk import inputs
-from keras_attention_apps.common.bulk.batches import ModelBatch, details
-from keras_attention_apps.common.bulk.engine import check_options, run_command
-from keras_attention_apps.common.bulk.parts import located
+from keras_attention_apps.common import bulk as inputs
+from keras_attention_apps.common.bulk import (
+    ModelBatch,
+    check_options,
+    details,
+    located,
+    run_command,
+)
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.config import DEFAULT_MODEL
 from keras_attention_apps.nmt.translations import RUNTIMES

@@ -5,12 +5,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from keras_attention_apps.common.errors import UserError
-
-pytest.importorskip("pyarrow")
-
-from keras_attention_apps.common.bulk import inputs
-from keras_attention_apps.common.bulk.parts import (
+from keras_attention_apps.common import bulk
+from keras_attention_apps.common.bulk import (
     Parts,
     as_text,
     digests,
@@ -18,6 +14,11 @@ from keras_attention_apps.common.bulk.parts import (
     located,
     located_all,
 )
+from keras_attention_apps.common.errors import UserError
+
+pa = pytest.importorskip("pyarrow")
+fs = pytest.importorskip("pyarrow.fs")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 COLUMNS = {"caption": str, "words": [str], "score": float, "cut": bool, "error": str}
 
@@ -63,29 +64,19 @@ def test_rows_are_read_as_they_were_written(parts):
     assert found[1]["error"] == "broken"
 
 
-def test_part_that_is_written_again_replaces_itself(parts):
-    for _ in range(2):
-        parts.write(batch("x", "y"))
-    parts.write(batch("z"))
-
-    assert ids(parts) == ["x", "y", "z"]
-
-
 def test_finished_ids_are_left_out_and_errors_are_not(parts):
     parts.write(batch("x", "y", failed="y"))
     parts.write(batch("z", failed="z"))
 
     finished = parts.finished()
 
-    assert is_missing(["y", "x", "z", "new"], finished).tolist() == [
-        True,
-        False,
-        True,
-        True,
-    ]
+    missing = is_missing(["y", "x", "z", "new"], finished)
+    assert missing.tolist() == [True, False, True, True]
     assert ids(parts) == ["x"]
-    parts.write(batch("z"))
-    assert ids(parts) == ["x", "z"]
+    for _ in range(2):
+        # A part that is written again replaces itself.
+        parts.write(batch("z"))
+        assert ids(parts) == ["x", "z"]
 
 
 def test_temporary_file_of_a_killed_process_is_no_part(parts, tmp_path):
@@ -97,26 +88,25 @@ def test_temporary_file_of_a_killed_process_is_no_part(parts, tmp_path):
     assert ids(parts) == ["x"]
 
 
-def test_no_part_appears_if_writing_fails(parts, monkeypatch, tmp_path):
-    def fail(*_):
-        raise OSError("no space")
-
-    monkeypatch.setattr(parts, "filesystem", _Failing(parts.filesystem, fail))
-    with pytest.raises(OSError, match="no space"):
-        parts.write(batch("x"))
-
-    assert list(tmp_path.glob("out.*/part-*")) == []
-
-
-class _Failing:
+class NoRenaming:
     """A file system that cannot rename."""
 
-    def __init__(self, filesystem, move):
+    def __init__(self, filesystem):
         self._filesystem = filesystem
-        self.move = move
+
+    def move(self, *_):
+        raise OSError("no space")
 
     def __getattr__(self, name):
         return getattr(self._filesystem, name)
+
+
+def test_no_part_appears_if_writing_fails(parts, tmp_path):
+    parts.filesystem = NoRenaming(parts.filesystem)
+    with pytest.raises(OSError, match="no space"):
+        parts.write(batch("x"))
+
+    assert [x.name for x in tmp_path.glob("out.*/*")] == ["_options.json"]
 
 
 def test_a_second_job_is_refused(parts):
@@ -129,16 +119,10 @@ def test_a_second_job_is_refused(parts):
         assert len(parts.finished()) == 1
 
 
-def test_other_options_are_an_error(parts):
-    parts.write(batch("x"))
-    parts.begin({"model": "tiny", "maps": False})
-    with pytest.raises(UserError, match="model='tiny' instead of 'large'"):
-        parts.begin({"model": "large", "maps": False})
-
-
-def test_options_are_replaced_while_there_are_no_parts(parts, tmp_path):
+def test_options_are_replaced_while_there_are_no_parts_and_then_pinned(parts):
     parts.begin({"model": "large", "maps": False})
     parts.write(batch("x"))
+    parts.begin({"model": "large", "maps": False})
     with pytest.raises(UserError, match="model='large' instead of 'tiny'"):
         parts.begin({"model": "tiny", "maps": False})
 
@@ -155,7 +139,6 @@ def test_a_damaged_part_is_named(parts, tmp_path, content):
 
 
 def test_a_part_of_another_program_is_named(tmp_path):
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parts = Parts(tmp_path / "out.parquet", COLUMNS)
     parts.begin({})
     table = pa.table({"id": ["x"], "price": [3]})
@@ -204,12 +187,12 @@ def test_folders_inside_folders_are_searched(tmp_path):
         path.write_text("")
     filesystem, paths = located_all([tmp_path, tmp_path / "missing.jpg"])
 
-    found = inputs.found_files(filesystem, paths, {".jpg"})
+    found = bulk.found_files(filesystem, paths, {".jpg"})
 
     names = ["b.jpg", "inside/a.JPG", "missing.jpg"]
     assert found == [(tmp_path / name).as_posix() for name in names]
     with pytest.raises(UserError, match=r"expected files .png in .*Received: 4 other"):
-        inputs.found_files(filesystem, paths, {".png"})
+        bulk.found_files(filesystem, paths, {".png"})
 
 
 def test_a_uri_is_restored_from_a_path(tmp_path):
@@ -223,15 +206,17 @@ def test_a_uri_is_restored_from_a_path(tmp_path):
 
 
 def test_lines_are_read_from_their_offsets(tmp_path, monkeypatch):
-    monkeypatch.setattr(inputs, "BLOCK", 3)
-    pa = pytest.importorskip("pyarrow")
+    monkeypatch.setattr(bulk, "BLOCK", 3)
     text = tmp_path / "text.txt"
     text.write_bytes(b"\xef\xbb\xbfone\ntwo\r\n\nfour\xff\nfive\nsix\nseven")
     filesystem, path = located(text)
 
-    starts = list(inputs._starts(filesystem, path))
-    table = inputs._lines(
-        pa.Table.from_pylist(starts), filesystem=filesystem, path=path, finished=None
+    starts = list(bulk._starts(filesystem, path))
+    table = bulk._lines(
+        pa.Table.from_pylist(starts),
+        filesystem=filesystem,
+        path=path,
+        finished=digests([]),
     )
 
     assert [row["number"] for row in starts] == [1, 4, 7]
@@ -245,31 +230,27 @@ def test_an_edited_text_has_another_digest(tmp_path):
     found = []
     for content in (b"one\ntwo\n", b"one\nTwo\n", b"one\ntwo\nthree\n"):
         text.write_bytes(content)
-        found.append(inputs.text_digest(*located(text)))
+        found.append(bulk.text_digest(*located(text)))
 
     assert [x["input_size"] for x in found] == [8, 8, 14]
     assert len({x["input_digest"] for x in found}) == 3
     text.write_bytes(b"one\ntwo\n")
-    assert inputs.text_digest(*located(text)) == found[0]
+    assert bulk.text_digest(*located(text)) == found[0]
     with pytest.raises(FileNotFoundError):
-        inputs.text_digest(*located(tmp_path / "missing"))
+        bulk.text_digest(*located(tmp_path / "missing"))
 
 
 def test_parquet_without_the_column_is_named(tmp_path):
-    pa, fs = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.fs")
-    from pyarrow import parquet
-
     path = tmp_path / "images.parquet"
     parquet.write_table(pa.table({"id": ["a"], "photo": [b"x"]}), path)
     with pytest.raises(UserError, match=r"a column 'image' in .*Received: id, photo"):
-        inputs.from_parquet(fs.LocalFileSystem(), [str(path)], "image", "id", ())
+        bulk.from_parquet(fs.LocalFileSystem(), [str(path)], "image", "id", ())
 
 
 def rows_of(read, path):
     """The rows of a file as pairs of an id and a value, or an id and an error."""
-    pa = pytest.importorskip("pyarrow")
-    tables = inputs._rows_of_files(
-        pa.table({"path": [str(path)]}), read=read, finished=None
+    tables = bulk._rows_of_files(
+        pa.table({"path": [str(path)]}), read=read, finished=digests([])
     )
     return [
         (row["id"], row["error"] or row["value"])
@@ -289,10 +270,8 @@ def shard_of(path, *names):
 
 @pytest.fixture
 def read_shard():
-    fs = pytest.importorskip("pyarrow.fs")
-
     def read(path):
-        return inputs._images_of_shard(
+        return bulk._images_of_shard(
             path, filesystem=fs.LocalFileSystem(), suffixes={".jpg", ".png"}
         )
 
@@ -345,11 +324,8 @@ def test_a_damaged_shard_is_a_row_with_its_error(tmp_path, read_shard, damage, w
 
 
 def test_a_damaged_parquet_file_is_a_row_with_its_error(tmp_path):
-    pa, fs = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.fs")
-    from pyarrow import parquet
-
     def read(path):
-        return inputs._rows_of_parquet(
+        return bulk._rows_of_parquet(
             path, filesystem=fs.LocalFileSystem(), column="text", id_column="number"
         )
 
