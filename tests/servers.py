@@ -1,4 +1,4 @@
-"""REST servers of the programs, in processes of their own, and their answers."""
+"""Servers of the programs, in processes of their own, and their answers."""
 
 import contextlib
 import os
@@ -15,14 +15,14 @@ sends_sigterm = pytest.mark.skipif(
 
 
 @contextlib.contextmanager
-def started(code, *arguments):
+def started(code, *arguments, **environment):
     """Yield a process that runs Python code, and the address that it prints."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    path = os.pathsep.join(filter(None, sys.path))
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdout=subprocess.PIPE,
         text=True,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": path, **environment},
     )
     try:
         line = process.stdout.readline()
@@ -33,13 +33,13 @@ def started(code, *arguments):
         process.stdout.close()
 
 
-def served(program, *options):
-    """Yield the process and the address of the server of a program."""
+def served(program, *options, command="serve", **environment):
+    """Yield the process and the address of the server, or the page, of a program."""
     code = (
         f"import sys; from keras_attention_apps.{program}.main import main; "
         "sys.exit(main(sys.argv[1:]))"
     )
-    return started(code, "serve", "--port", "0", *options)
+    return started(code, command, "--port", "0", *options, **environment)
 
 
 def error_of(answer, status):

@@ -1,14 +1,11 @@
 """The pages of the programs in Chromium: fixtures, and what both pages must satisfy."""
 
 import contextlib
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import servers
 
 SAMPLE = Path(__file__).parents[1] / "docs" / "photographer.jpg"
 
@@ -17,36 +14,11 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 @contextlib.contextmanager
 def served(program, temporary, *options):
-    """Yield the address of a page that runs in a process of its own.
-
-    Args:
-        program: `"captioner"` or `"nmt"`.
-        temporary: Folder in which the program makes its temporary folder.
-        *options: Further arguments of the command.
-    """
+    """Yield the address of a page, whose process has its files in `temporary`."""
     pytest.importorskip("gradio")
-    code = (
-        f"import sys; from keras_attention_apps.{program}.main import main; "
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "web", "--port", "0", *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**_environment(), "TMPDIR": str(temporary)},
-    )
-    try:
-        line = process.stdout.readline()
-        yield next(word for word in line.split() if word.startswith("http"))
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
-
-
-def _environment():
-    # The tests' own modules are found by pytest, and the program by Python.
-    path = os.pathsep.join(x for x in sys.path if x)
-    return {**os.environ, "PYTHONPATH": path}
+    environment = {"TMPDIR": str(temporary)}
+    with servers.served(program, *options, command="web", **environment) as (_, found):
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -100,15 +72,10 @@ def opened(browser, address, *, width=1200, dark=False):
 
 
 def repeat_until(act, element, *, times=4):
-    """Act, and wait for an element; act again if it does not appear.
+    """Act, and wait for the `Locator` of an element; act again if it does not appear.
 
     On a busy machine, Gradio sometimes loses an event that begins soon after another
     one has ended.
-
-    Args:
-        act: Function without arguments that triggers an event, also if it is repeated.
-        element: The `Locator` of what the event shows.
-        times: Maximum number of times.
     """
     from playwright.sync_api import TimeoutError as NotYet
 

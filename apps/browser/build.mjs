@@ -53,7 +53,7 @@ for (const variant of VARIANTS) {
 for (const name of ["index.html", "icon.svg", "manifest.webmanifest"]) {
   copy(page(name), name);
 }
-copy(path.join(root, "apps/captioner/web/sample.jpg"), "sample.jpg");
+copy(path.join(root, "apps/captioner/sample.jpg"), "sample.jpg");
 write(
   "LICENSES.txt",
   `${fs.readFileSync(path.join(here, "LICENSES.txt"), "utf8")}\n` +

@@ -26,7 +26,7 @@ from keras_attention_apps.common.litert import LiteTask
 from keras_attention_apps.common.models import (
     Runtimes,
     loading,
-    member_names,
+    member_folders,
     read_config,
 )
 from keras_attention_apps.common.options import Range
@@ -281,9 +281,8 @@ def check_maps(maps):
 
 def member_configs(model):
     """Return the `ModelConfig` of each model of a captioner, without Keras."""
-    where = {"presets": PRESETS, "noun": "captioner"}
-    members = member_names(model, **where)
-    return [read_config(name, kind=ModelConfig, **where) for name in members]
+    folders = member_folders(model, presets=PRESETS, noun="captioner")
+    return [read_config(x, kind=ModelConfig, noun="captioner") for x in folders]
 
 
 def check_inference(chosen):

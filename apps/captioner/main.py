@@ -53,22 +53,14 @@ def call(options):
         case config.ScenesConfig():
             from keras_attention_apps.captioner.commands.scenes import scenes as run
         case config.WebConfig():
-            from keras_attention_apps.common.web.server import serve
-
-            return serve("captioner", lambda: _page(options), options.server)
+            with cli.needing("web"):
+                from keras_attention_apps.captioner.web import serve_page as run
         case config.ServeConfig():
-            with cli.needed_by_server():
+            with cli.needing("serve"):
                 from keras_attention_apps.captioner.serve import serve as run
         case config.TrainConfig():
             from keras_attention_apps.captioner.training.train import train as run
     return run(options)
-
-
-def _page(options):
-    # Importing Gradio takes seconds, and it may not be installed.
-    from keras_attention_apps.captioner.web.page import build
-
-    return build(options)
 
 
 def _load_task():

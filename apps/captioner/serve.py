@@ -7,9 +7,9 @@ import pydantic
 from fastapi import Request
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
 from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
+from keras_attention_apps.common.models import name_of
 from keras_attention_apps.common.web import rest
 from keras_attention_apps.common.web.guard import Refusal, header
-from keras_attention_apps.common.web.models import name_of
 from starlette.datastructures import UploadFile
 from starlette.responses import JSONResponse
 
@@ -46,15 +46,7 @@ class Answer(Captioned):
 def add_routes(config, service):
     """Load the model, and add its route to a `rest.Service`."""
     check_inference(config.model)
-    search = config.search.given
-    captioner = RUNTIMES.load(
-        config.model.name,
-        config.runtime,
-        count=None,
-        search=search,
-        **config.model.options,
-    )
-    beam_size = captioner.search_options(**search)["beam_size"]
+    captioner, beam_size = RUNTIMES.load_served(config.model.name, config)
     size = config.batch_size
 
     class Options(pydantic.BaseModel):
@@ -67,8 +59,8 @@ def add_routes(config, service):
 
     def call(inputs):
         arrays, numbers = zip(*inputs, strict=True)
-        options = {"n_best": max(numbers), "batch_size": size, **search}
-        found = captioner.caption_each(list(arrays), **options)
+        options = {"n_best": max(numbers), "batch_size": size}
+        found = captioner.caption_each(list(arrays), **options, **config.search.given)
         return (captions for _, captions in found)
 
     batches = rest.Batches(

@@ -117,15 +117,15 @@ def _is_ours(error):
 
 
 @contextlib.contextmanager
-def needed_by_server():
-    """Say how to install the packages of a REST server if one of them is missing."""
+def needing(extra):
+    """Say how to install the packages of an extra if one of them is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
         if _is_ours(error):
             raise
         raise UserError(
-            f'the server needs the extra serve: pip install ".[serve]" ({error})'
+            f'the command needs the extra {extra}: pip install ".[{extra}]" ({error})'
         ) from error
 
 

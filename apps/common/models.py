@@ -1,11 +1,13 @@
 """Models: where they are, what their files contain, and which runtime runs them."""
 
+import collections
 import contextlib
 import dataclasses
 import hashlib
 import itertools
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,10 +102,7 @@ def write_sums(folder):
 
 
 def summed_names(folder):
-    """Return the set of the names in a folder of which `write_sums` wrote the digests.
-
-    `SUMS` is among them. The set is empty if there is no such file.
-    """
+    """Return the names in a folder whose digests `write_sums` wrote, and `SUMS`."""
     try:
         lines = (folder / SUMS).read_text("utf-8").splitlines()
     except (OSError, ValueError):
@@ -163,53 +162,67 @@ def find_preset(name_or_path, presets):
 
 
 def split_names(name_or_path):
-    """Split a name such as `"a+b"` into the names of its models, a list.
-
-    The name of a single model, or of an existing file or folder, is not split.
-    """
+    """Return the names of the models of `"a+b"`; an existing path is not split."""
     name = str(name_or_path)
     exists = expanded(name).exists()
     return [name_or_path] if exists or "+" not in name else name.split("+")
 
 
-def member_names(name_or_path, *, presets, noun):
-    """Return the names of the models of an ensemble, or that of a single model.
+def name_of(model):
+    """Return a model's name without the folders of this computer.
+
+    The folder `model` in the output of a training has the name of the output, too.
+
+    >>> name_of("/home/me/first/model+/home/me/second")
+    'first/model+second'
+    """
+    paths = map(Path, split_names(model))
+    return "+".join(
+        f"{path.parent.name}/{path.name}"
+        if path.name == BEST and path.parent.name
+        else path.name
+        for path in paths
+    )
+
+
+def member_folders(name_or_path, *, presets, noun):
+    """Return the folders of the models of an ensemble, or that of a single model.
 
     An ensemble is a name such as `"a+b"`, or a folder whose configuration lists the
     names of its models. These are presets, or folders inside this folder.
     """
     names = split_names(name_or_path)
-    _check_count(names)
     if len(names) > 1:
-        found = (member_names(name, presets=presets, noun=noun) for name in names)
-        names = [*itertools.chain(*found)]
         _check_count(names)
-        return names
+        found = (member_folders(name, presets=presets, noun=noun) for name in names)
+        folders = [*itertools.chain(*found)]
+        _check_count(folders)
+        return folders
     folder = find_preset(name_or_path, presets)
     with loading(folder, noun):
-        listed = _listed_members(read_sealed(folder / CONFIG))
-        _check_count(listed)
-        members = [_member(folder, name, presets) for name in listed]
+        names = _listed_members(read_sealed(folder / CONFIG))
+        _check_count(names)
+        members = [_member(folder, name, presets) for name in names]
         for member in members:
-            if _listed_members(read_sealed(find_preset(member, presets) / CONFIG)):
-                raise UserError(f"{member!r} is an ensemble itself")
-    return members or names
+            if _listed_members(read_sealed(member / CONFIG)):
+                raise UserError(f"{member.name!r} is an ensemble itself")
+    return members or [folder]
 
 
-def _check_count(names):
-    if len(names) > MAX_MEMBERS:
+def _check_count(models):
+    if len(models) > MAX_MEMBERS:
         raise UserError(
-            f"an ensemble has at most {MAX_MEMBERS} models. Received: {len(names)}"
+            f"an ensemble has at most {MAX_MEMBERS} models. Received: {len(models)}"
         )
 
 
 def _member(folder, name, presets):
-    """Return the path of a member inside the folder of an ensemble, or its preset."""
+    """Return the folder of a member inside that of an ensemble, or of its preset."""
     inside = folder / name
     if resolved(inside).is_relative_to(resolved(folder)) and inside.is_dir():
-        return str(inside)
+        return inside
     if Path(name).name == name and (presets / name / CONFIG).is_file():
-        return name
+        return presets / name
     raise UserError(
         f"the models of an ensemble must be presets or folders inside {str(folder)!r}. "
         f"Received: {name!r}"
@@ -258,8 +271,7 @@ def loading(model, noun):
 def model_names(folder):
     """Return the set of the names in a folder that belong to a saved model.
 
-    It is empty if the folder has no model of this project. Other libraries also write
-    files with the names of `MODEL_FILES`, but no configuration with a `"model"`.
+    Other libraries also write `MODEL_FILES`, but no configuration with a `"model"`.
     """
     try:
         content = read_json(folder / CONFIG)
@@ -272,14 +284,8 @@ def model_names(folder):
     return {*MODEL_FILES, LITERT, *files} if is_model else set()
 
 
-def read_config(name_or_path, *, presets, kind, noun):
-    """Return the configuration of a preset, or of a trained model."""
-    first, *_ = member_names(name_or_path, presets=presets, noun=noun)
-    return read_folder_config(find_preset(first, presets), kind=kind, noun=noun)
-
-
-def read_folder_config(folder, *, kind, noun):
-    """Return the configuration of a single model; see `read_config`."""
+def read_config(folder, *, kind, noun):
+    """Return the configuration of a single model in a folder, a `kind`."""
     with loading(folder, noun):
         return from_json(kind, _options(read_sealed(folder / CONFIG)))
 
@@ -304,10 +310,8 @@ def changes_in(options):
 class Runtimes:
     """The two classes that run the models of a program.
 
-    Attributes:
-        keras: Function that imports the `Task`, and returns the class.
-        litert: Function that imports the `LiteTask`, and returns the class.
-        max_litert_inputs: Maximum number of inputs for which `"auto"` chooses LiteRT.
+    `keras` and `litert` import the `Task` and the `LiteTask`, and return the class.
+    `"auto"` chooses LiteRT for at most `max_litert_inputs`.
     """
 
     keras: Callable
@@ -355,6 +359,13 @@ class Runtimes:
                 return lite
         return self.keras().from_preset(model, **options)
 
+    def load_served(self, model, config):
+        """Return a model for a service, and its beam width."""
+        search = config.search.given
+        options = {"count": None, "search": search, **config.model.options}
+        found = self.load(model, config.runtime, **options)
+        return found, found.search_options(**search)["beam_size"]
+
     def search_options(self, given):
         """Return all options of the search on Keras: those given, and the defaults."""
         return self.litert().search_type(**given).complete
@@ -366,12 +377,11 @@ class Runtimes:
         lite = self.litert()
         files = (*MODEL_FILES, LITERT, lite.tokenizer_type.file_name)
         try:
-            members = member_names(model, presets=lite.presets, noun=lite.noun)
-            names = dict.fromkeys([*split_names(model), *members])
-            folders = [find_preset(name, lite.presets) for name in names]
+            named = [find_preset(x, lite.presets) for x in split_names(model)]
+            members = member_folders(model, presets=lite.presets, noun=lite.noun)
         except UserError:
             return []
-        return [folder / file for folder in folders for file in files]
+        return [x / file for x in dict.fromkeys([*named, *members]) for file in files]
 
     def described_files(self, model):
         """Return the files that `describe` changes, after a check of each."""
@@ -407,11 +417,14 @@ class Runtimes:
             names.append(str(path.absolute()) if is_path else name)
         return "+".join(names)
 
-    def _requested_litert(self, model, config, changes, search, needs_keras):
-        """Return the model on LiteRT; the arguments are those of `load`.
+    def others(self, names, model):
+        """Return the names of all models but one, which may have another name."""
+        others = {self.with_absolute_paths(name): name for name in names}
+        others.pop(self.with_absolute_paths(model), None)
+        return list(others.values())
 
-        `changes` are the options of the model that were given.
-        """
+    def _requested_litert(self, model, config, changes, search, needs_keras):
+        """Return the model on LiteRT, or say which of the options excludes it."""
         if config.runtime == "keras":
             raise UserError(
                 f"a LiteRT file needs --runtime litert. Received: {model!r}"
@@ -454,17 +467,12 @@ class Runtimes:
 def _check_options(lite, folder):
     """Raise a `UserError` if a LiteRT file and its folder have different options.
 
-    Those of an ensemble are the options of its first model. Options that only one of
-    them has are not compared. A folder whose options cannot be read, such as an
-    ensemble without its models, has only the file to run.
+    Those of an ensemble are the options of its first model. A folder whose options
+    cannot be read, such as an ensemble without its models, has only the file to run.
     """
     try:
-        content = read_sealed(folder / CONFIG)
-        members = _listed_members(content)
-        if members:
-            first = _member(folder, members[0], lite.presets)
-            content = read_sealed(find_preset(first, lite.presets) / CONFIG)
-        options = _options(content)
+        first, *_ = member_folders(folder, presets=lite.presets, noun=lite.noun)
+        options = _options(read_sealed(first / CONFIG))
     except (UserError, OSError):
         return
     for name, value in lite.options.items():
@@ -472,3 +480,70 @@ def _check_options(lite, folder):
             raise UserError(
                 f"{folder / LITERT} has {name}={value}, and its folder {options[name]}"
             )
+
+
+class Turns:
+    """A lock that threads receive in the order in which they asked for it.
+
+    With `threading.Lock`, a thread that asks again at once can keep others waiting.
+    """
+
+    def __init__(self):
+        self._waiting = collections.deque()
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        turn = threading.Event()
+        with self._lock:
+            self._waiting.append(turn)
+            self._waiting[0].set()
+        turn.wait()
+
+    def __exit__(self, *_):
+        with self._lock:
+            self._waiting.popleft()
+            if self._waiting:
+                self._waiting[0].set()
+
+
+class Models:
+    """The models of a page, loaded when they are first needed, and kept.
+
+    A LiteRT file is used if its search has the wanted options, and Keras otherwise.
+    Models are loaded and used in `turns`: a second search at the same time would only
+    make both slower. The main model is that of the `config`, a `WebConfig`; the page
+    shows the `defaults` of its search, and its `purpose`.
+    """
+
+    def __init__(self, runtimes, config):
+        self.turns = Turns()
+        self.config = config
+        self._runtimes = runtimes
+        # The loaded models of a name and its options: one on LiteRT, one on Keras.
+        self._loaded = {}
+        model = self.main({})
+        self.defaults = model.search_options()
+        self.purpose = model.purpose
+
+    def main(self, search):
+        """Return the main model, which searches with these options."""
+        chosen = self.config.model
+        return self.load(chosen.name, search, **chosen.options)
+
+    def load(self, model, search, **options):
+        """Return a model that searches with these options."""
+        loaded = self._loaded.setdefault((model, *sorted(options.items())), [])
+        for found in loaded:
+            with contextlib.suppress(UserError):
+                found.search_options(**search)
+                return found
+        options["search"] = search
+        try:
+            runtime = self.config.runtime
+            found = self._runtimes.load(model, runtime, count=None, **options)
+        except ImportError as error:
+            raise UserError(
+                f"these options need Keras, which is not installed ({error})"
+            ) from error
+        loaded.append(found)
+        return found

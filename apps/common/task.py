@@ -4,6 +4,7 @@ import dataclasses
 import os
 from typing import Any, Self
 
+import keras
 import numpy as np
 from keras_attention_apps.common import models
 from keras_attention_apps.common.errors import UserError, counted
@@ -17,12 +18,7 @@ from keras_attention_apps.common.models import (
     short_digest,
     write_sealed,
 )
-from keras_attention_apps.common.network.base import (
-    Ensemble,
-    SearchModel,
-    compiles,
-    computing_in,
-)
+from keras_attention_apps.common.network.base import Ensemble, SearchModel, computing_in
 from keras_attention_apps.common.network.weights import (
     check_weights,
     load_model,
@@ -37,27 +33,11 @@ MAX_SEARCHES = 32
 class Task(Described):
     """A trained network with its tokenizer: loading, saving and cached searches.
 
-    Subclasses set the class attributes and implement `build_network`.
-
-    Args:
-        config: The complete `ModelConfig` of the network.
-        tokenizer: The tokenizer of its texts.
-        network: The network, a Keras model with weights.
-        jit_compile: Whether XLA compiles the search, as it always does on JAX.
-
-    Attributes:
-        noun: Word for such a model in messages.
-        program: Name of the program in messages.
-        presets: Folder of the shipped presets.
-        config_type: Dataclass of the configuration.
-        search_type: Dataclass of the options of the beam search.
-        tokenizer_type: Class with `load(folder)`, `save(folder)`, `banned` and
-            `definition`, which tells whether two of them are the same.
-        runtime_options: Names of the options that do not change the weights.
-        ensemble_type: Class of the network of an ensemble.
-
-    Raises:
-        UserError: If `jit_compile` is requested on PyTorch.
+    Subclasses implement `build_network` and set `noun` (the model in messages),
+    `program`, `presets` (folder of the shipped presets), `config_type`, `search_type`
+    (dataclasses of the configuration and of the options of the search),
+    `tokenizer_type`, and `runtime_options` (names of the options that do not change the
+    weights). XLA compiles the search if `jit_compile`, and always on JAX.
     """
 
     ensemble_type = Ensemble
@@ -68,7 +48,10 @@ class Task(Described):
         self.config = config
         self.tokenizer = tokenizer
         self.network = network
-        self.jit_compile = compiles(jit_compile)
+        backend = keras.backend.backend()
+        if jit_compile and backend == "torch":
+            raise UserError("jit_compile needs TensorFlow or JAX. Received: PyTorch")
+        self.jit_compile = jit_compile or backend == "jax"
         self._search_models = {}
 
     @staticmethod
@@ -79,9 +62,12 @@ class Task(Described):
     @classmethod
     def read_config(cls, name_or_path):
         """Return the configuration of a preset, or of the model in a folder."""
-        return models.read_config(
-            name_or_path, presets=cls.presets, kind=cls.config_type, noun=cls.noun
-        )
+        first, *_ = cls._folders(name_or_path)
+        return models.read_config(first, kind=cls.config_type, noun=cls.noun)
+
+    @classmethod
+    def _folders(cls, name_or_path):
+        return models.member_folders(name_or_path, presets=cls.presets, noun=cls.noun)
 
     @classmethod
     def changed(cls, config, changes):
@@ -113,11 +99,13 @@ class Task(Described):
             ValueError: If there is no such preset or folder, it is incomplete, or an
                 option cannot be changed.
         """
-        names = models.member_names(name_or_path, presets=cls.presets, noun=cls.noun)
-        folders = [models.find_preset(name, cls.presets) for name in names]
-        options = {"jit_compile": jit_compile}
-        members = [cls._from_folder(x, precision, changes, **options) for x in folders]
-        model = cls.ensemble(members, **options) if len(members) > 1 else members[0]
+        members = [
+            cls._from_folder(folder, precision, changes, jit_compile)
+            for folder in cls._folders(name_or_path)
+        ]
+        model = members[0]
+        if len(members) > 1:
+            model = cls.ensemble(members, jit_compile=jit_compile)
         if len(models.split_names(name_or_path)) == 1:
             folder = models.find_preset(name_or_path, cls.presets)
             with models.loading(folder, cls.noun):
@@ -125,9 +113,9 @@ class Task(Described):
         return model
 
     @classmethod
-    def _from_folder(cls, folder, precision, changes, **options):
+    def _from_folder(cls, folder, precision, changes, jit_compile):
         """Load a single model; the arguments are those of `from_preset`."""
-        config = models.read_folder_config(folder, kind=cls.config_type, noun=cls.noun)
+        config = models.read_config(folder, kind=cls.config_type, noun=cls.noun)
         config = cls.changed(config, changes)
         named = ", ".join(f"{name}={value}" for name, value in changes.items())
         model = f"{folder} with {named}" if named else folder
@@ -139,14 +127,14 @@ class Task(Described):
             check_weights(folder / WEIGHTS, config.fewest_weights(len(tokenizer)))
             network = cls.build_network(config, len(tokenizer))
             load_model(network, folder / WEIGHTS)
-        return cls(config, tokenizer, network, **options)
+        return cls(config, tokenizer, network, jit_compile=jit_compile)
 
     @classmethod
     def to_fine_tune(cls, name_or_path, model, **options):
         """Return a single model to fine-tune, and the configuration of the training.
 
-        `model` is the configuration that is wanted, which may have other values of some
-        `runtime_options`; `**options` are further arguments of `from_preset`.
+        `model` is the configuration that is wanted; `**options` are those of
+        `from_preset`.
         """
         start = cls.from_preset(name_or_path, **options)
         start.check_single("training")
@@ -209,11 +197,7 @@ class Task(Described):
 
     @property
     def identity(self):
-        """Dict of the options and parts that averaged models must share.
-
-        It has the values of all options except `runtime_options`, and digests of the
-        other parts of the model.
-        """
+        """Dict of the options and parts that averaged models must share."""
         options = dataclasses.asdict(self.config)
         for name in self.runtime_options:
             del options[name]
@@ -222,10 +206,8 @@ class Task(Described):
     def save(self, folder, *, card=None, **metadata):
         """Write the model as a folder that `from_preset` loads.
 
-        Args:
-            folder: Folder to write; the files of an older model there are replaced.
-            card: Text of a model card, `README.md`, if any.
-            **metadata: More entries of its `config.json`, such as how it was trained.
+        Files of an older model there are replaced. `card` is the text of a model card,
+        and `metadata` are more entries of `config.json`, such as how it was trained.
         """
         self.check_single("saving")
         with atomic_folder(folder, models.model_names) as temporary:
@@ -258,10 +240,9 @@ class Task(Described):
 
 
 def average_models(folders, load):
-    """Return a model with the mean weights of several models.
+    """Return the first model with the mean weights of several models.
 
-    It has the options of the first one. Options on which the weights do not depend may
-    differ.
+    Options on which the weights do not depend may differ.
     """
     if not folders:
         raise UserError("expected at least one folder of a model. Received: none")

@@ -14,13 +14,12 @@ from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.models import (
     CONFIG,
-    find_preset,
-    member_names,
+    member_folders,
+    name_of,
     read_sealed,
 )
 from keras_attention_apps.common.web import rest
 from keras_attention_apps.common.web.guard import Refusal
-from keras_attention_apps.common.web.models import name_of
 from keras_attention_apps.nmt.config import PRESETS
 from keras_attention_apps.nmt.markup import fitting_parts, translate_html
 from keras_attention_apps.nmt.text import split_sentences
@@ -84,8 +83,8 @@ def pair_of(model):
     """Return the language pair of the training of a model, or `None`."""
     if is_litert(model):
         return None
-    first, *_ = member_names(model, presets=PRESETS, noun="translator")
-    training = read_sealed(find_preset(first, PRESETS) / CONFIG).get("training")
+    first, *_ = member_folders(model, presets=PRESETS, noun="translator")
+    training = read_sealed(first / CONFIG).get("training")
     pair = training.get("pair") if isinstance(training, dict) else None
     return pair if isinstance(pair, str) else None
 
@@ -97,15 +96,11 @@ class Translator:
     """
 
     def __init__(self, name, config, service):
-        search = config.search.given
-        self._model = RUNTIMES.load(
-            name, config.runtime, count=None, search=search, **config.model.options
-        )
+        self._model, self.beam_size = RUNTIMES.load_served(name, config)
         self.tokenizer = self._model.tokenizer
         self.max_length = self._model.max_length
-        self.beam_size = self._model.search_options(**search)["beam_size"]
         self._options = {"split": False, "batch_size": config.batch_size}
-        self._options |= search
+        self._options |= config.search.given
         observe = service.batch_sizes.labels(name_of(name)).observe
         self._batches = rest.Batches(self._call, config.batch_size, observe)
 
@@ -164,10 +159,8 @@ class Translator:
 class Detector:
     """Detects the language of a text among some languages, with py3langid.
 
-    Its model is loaded in the background, which takes a second.
-
-    Args:
-        languages: Codes of the languages. Without a hint, the first ones come first.
+    Its model is loaded in the background, which takes a second. Without a hint, the
+    first languages come first.
     """
 
     def __init__(self, languages):

@@ -140,7 +140,7 @@ class Translation:
 
     def _repr_html_(self):
         """Show the translation and its alignment in a notebook."""
-        from keras_attention_apps.nmt.web.views import notebook_html
+        from keras_attention_apps.nmt.views import notebook_html
 
         return notebook_html(self)
 

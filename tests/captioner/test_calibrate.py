@@ -113,7 +113,7 @@ def test_the_help_says_what_the_default_model_is_for(monkeypatch, tmp_path, caps
 
 def test_the_page_says_what_its_model_is_for(calibrated, tmp_path):
     pytest.importorskip("gradio")
-    from keras_attention_apps.captioner.web.page import build
+    from keras_attention_apps.captioner.web import build
 
     folder = tmp_path / "model"
     shutil.copytree(calibrated, folder)

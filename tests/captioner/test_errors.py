@@ -78,7 +78,7 @@ def test_inference_is_an_option_of_an_ensemble_with_hard_attention():
     for model in ("flickr8k-hard", "flickr8k-coco-soft+flickr8k-hard", "some.tflite"):
         check_inference(ChosenModel(model, inference="argmax"))
     pytest.importorskip("gradio")
-    from keras_attention_apps.captioner.web.page import CaptionService
+    from keras_attention_apps.captioner.web import CaptionService
 
     with pytest.raises(UserError, match="--inference needs a model with hard"):
         CaptionService(WebConfig(ChosenModel("flickr8k-coco-soft", inference="argmax")))

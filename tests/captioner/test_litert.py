@@ -225,9 +225,9 @@ def test_scores_are_those_of_keras(
 
 def rewritten(exported, path, lost=None, files=(), **metadata):
     """Write the file with entries removed, or with other metadata or files."""
-    found = read_model_file(exported, "captioner")
-    size = found.metadata["model_bytes"]
-    metadata, files = {**found.metadata, **metadata}, {**found.files, **dict(files)}
+    found, others = read_model_file(exported, "captioner")
+    size = found["model_bytes"]
+    metadata, files = found | metadata, others | dict(files)
     write_model_file(
         path,
         exported.read_bytes()[:size],

@@ -158,7 +158,7 @@ def test_a_bad_upload_is_one_sentence_on_the_page(browser, address, tmp_path, be
 
 
 def test_a_photograph_that_was_removed_must_be_chosen_again():
-    page = pytest.importorskip("keras_attention_apps.captioner.web.page")
+    page = pytest.importorskip("keras_attention_apps.captioner.web")
     events = page._ImageEvents(None, None, None)
     removed = "The photograph was removed from the server meanwhile: choose it again"
 
@@ -347,7 +347,7 @@ def test_the_documented_handler_captions():
 
 
 def test_every_value_of_a_client_is_checked():
-    web = pytest.importorskip("keras_attention_apps.captioner.web.page")
+    web = pytest.importorskip("keras_attention_apps.captioner.web")
     from keras_attention_apps.common.errors import UserError
     from keras_attention_apps.common.web.page import checked_values
 

@@ -10,7 +10,7 @@ from keras_attention_apps.common.models import (
     find_litert,
     find_preset,
     loading,
-    member_names,
+    member_folders,
     model_names,
     read_config,
     read_sealed,
@@ -39,52 +39,29 @@ def test_a_size_limit_is_no_damage(tmp_path):
         assert str(caught.value) == f"{tmp_path / name} {limit}"
 
 
-def test_a_name_and_a_folder_are_found(tmp_path):
-    for name in ("presets/soft", "mine"):
+def test_a_preset_is_found_by_its_name_and_a_folder_by_its_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    presets = tmp_path / "presets"
+    for name in ("presets/one", "one", "mine"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.json").write_text("{}")
 
-    presets = tmp_path / "presets"
-    assert find_preset("soft", presets) == presets / "soft"
-    assert find_preset(tmp_path / "mine", presets) == tmp_path / "mine"
+    assert find_preset("one", presets) == presets / "one"
+    assert find_preset("./one", presets).resolve() == tmp_path / "one"
+    for path in (tmp_path / "mine", "~/mine"):
+        assert find_preset(path, presets) == tmp_path / "mine"
+    with pytest.raises(UserError, match=r"Presets: one\. Received: 'ome'. Did you"):
+        find_preset("ome", presets)
 
-
-def test_a_path_is_no_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for folder in (tmp_path / "presets" / "one", tmp_path / "one"):
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text("{}")
-
-    assert find_preset("one", tmp_path / "presets") == tmp_path / "presets" / "one"
-    assert find_preset("./one", tmp_path / "presets").resolve() == tmp_path / "one"
-
-
-def test_an_unknown_preset_names_the_known_ones(tmp_path):
-    (tmp_path / "soft").mkdir()
-    (tmp_path / "soft" / "config.json").write_text("{}")
-
-    with pytest.raises(UserError, match=r"Presets: soft\. Received: 'sift'"):
-        find_preset("sift", tmp_path)
-
-
-def test_the_error_for_a_training_folder_names_its_model(tmp_path):
-    (tmp_path / "mine" / "model").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"Received: '.*mine'$"):
-        find_preset(tmp_path / "mine", tmp_path)
-
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"Received: '.*run'$"):
+        find_preset(tmp_path / "run", presets)
     for name in ("config.json", "model.weights.npz"):
-        (tmp_path / "mine" / "model" / name).touch()
-    with pytest.raises(UserError, match=r"mine'\. Its model is '.*mine.model'$"):
-        find_preset(tmp_path / "mine", tmp_path)
-
-
-def test_a_folder_below_home_is_found(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.json").touch()
-
-    assert find_preset("~/mine", tmp_path / "presets") == tmp_path / "mine"
+        (tmp_path / "run" / "model" / name).touch()
+    with pytest.raises(UserError, match=r"run'\. Its model is '.*run.model'$"):
+        find_preset(tmp_path / "run", presets)
 
 
 def test_another_kind_of_model_is_not_called_broken(tmp_path):
@@ -93,7 +70,7 @@ def test_another_kind_of_model_is_not_called_broken(tmp_path):
         units: int = 1
 
     (tmp_path / "config.json").write_text('{"model": {"units": 2}}')
-    options = {"presets": tmp_path, "kind": Config, "noun": "parser"}
+    options = {"kind": Config, "noun": "parser"}
     assert read_config(tmp_path, **options) == Config(2)
     (tmp_path / "config.json").write_text('{"model": {"units": 2, "heads": 3}}')
     with pytest.raises(UserError, match="complete parser: there is no option 'heads'"):
@@ -104,14 +81,17 @@ def test_another_kind_of_model_is_not_called_broken(tmp_path):
 def test_a_configuration_of_another_form_is_one_line(tmp_path, content):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(UserError, match="is not a complete parser: "):
-        read_config(tmp_path, presets=tmp_path, kind=dict, noun="parser")
+        read_config(tmp_path, kind=dict, noun="parser")
 
 
-@pytest.mark.parametrize("error", [OSError, ValueError, RuntimeError, MemoryError])
-def test_an_error_of_a_file_is_one_line(error):
-    expected = pytest.raises(UserError, match=r"^x is not a .* parser: two lines$")
-    with expected, loading("x", "parser"):
-        raise error("two\nlines")
+def test_errors_of_files_are_one_line_and_those_of_the_program_are_not():
+    for error in (OSError, ValueError, RuntimeError, MemoryError):
+        expected = pytest.raises(UserError, match=r"^x is not a .* parser: two lines$")
+        with expected, loading("x", "parser"):
+            raise error("two\nlines")
+    for error in (AttributeError, TypeError, KeyError, IndexError):
+        with pytest.raises(error), loading("x", "parser"):
+            raise error
 
 
 def test_models_of_an_ensemble(tmp_path, monkeypatch):
@@ -137,13 +117,13 @@ def test_models_of_an_ensemble(tmp_path, monkeypatch):
         write_sealed(tmp_path / name / "config.json", content)
 
     def members(name):
-        return member_names(name, presets=tmp_path, noun="parser")
+        found = member_folders(name, presets=tmp_path, noun="parser")
+        return [folder.relative_to(tmp_path).as_posix() for folder in found]
 
     assert members("a") == ["a"] and members("both") == ["a", "b+c"]
     assert members("both+a") == ["a", "b+c", "a"]
-    path = str(tmp_path / "b+c")
-    assert members(path) == [path]
-    assert members("inside") == ["a", str(tmp_path / "inside" / "lstm" / "model")]
+    assert members(str(tmp_path / "b+c")) == ["b+c"]
+    assert members("inside") == ["a", "inside/lstm/model"]
     with pytest.raises(UserError, match=r"'a\+both' has no LiteRT file"):
         find_litert("a+both", tmp_path)
     for name, message in {
@@ -160,22 +140,12 @@ def test_models_of_an_ensemble(tmp_path, monkeypatch):
             members(name)
 
 
-@pytest.mark.parametrize("error", [AttributeError, TypeError, KeyError, IndexError])
-def test_an_error_of_the_program_is_not_one_of_the_model(error):
-    with pytest.raises(error), loading("x", "parser"):
-        raise error
-
-
 @pytest.mark.parametrize("folder", PRESETS, ids=lambda folder: folder.name)
-def test_a_preset_is_small_and_has_a_model_card(folder):
+def test_a_preset_is_small_and_has_a_model_card_and_digests(folder):
     assert max(file.stat().st_size for file in folder.iterdir()) < 25e6
     card = (folder / "README.md").read_text(encoding="utf-8")
     for heading in ("Scores", "Recipe", "Data and terms", "Limits"):
         assert f"\n## {heading}\n" in card
-
-
-@pytest.mark.parametrize("folder", PRESETS, ids=lambda folder: folder.name)
-def test_a_preset_has_digests_of_its_files(folder):
     content = read_sealed(folder / "config.json")
     assert "digest" in content
     assert "ensemble" in content or "model.weights.npz" in content["sha256"]

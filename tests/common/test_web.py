@@ -5,7 +5,6 @@ The pages themselves are tested in a browser; see `test_web.py` of each program.
 
 import asyncio
 import base64
-import importlib
 import os
 import sys
 import threading
@@ -15,18 +14,12 @@ from types import SimpleNamespace
 
 import pytest
 from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.models import Models, Turns, name_of
 from keras_attention_apps.common.options import ServerConfig
 from keras_attention_apps.common.web import guard as guards
-from keras_attention_apps.common.web.guard import HEADERS, Guard
+from keras_attention_apps.common.web.guard import HEADERS, Guard, notice, read_password
 from keras_attention_apps.common.web.markup import words
-from keras_attention_apps.common.web.models import Models, Turns, name_of
-from keras_attention_apps.common.web.server import (
-    application_of,
-    is_local,
-    notice,
-    page_folder,
-    read_password,
-)
+from keras_attention_apps.common.web.server import is_local
 from keras_attention_apps.nmt.main import main
 
 
@@ -40,11 +33,13 @@ def test_words_are_radio_buttons_and_their_texts_are_escaped():
 class Keras:
     """A stand-in for a model that searches with any options."""
 
+    purpose = None
+
     def search_options(self, **given):
         return given
 
 
-class Lite:
+class Lite(Keras):
     """A stand-in for a model whose beam width is fixed."""
 
     def search_options(self, **given):
@@ -59,58 +54,49 @@ def test_a_model_is_loaded_once_for_each_runtime():
         loaded.append(Lite() if search.get("beam_size", 5) == 5 else Keras())
         return loaded[-1]
 
-    models = Models(SimpleNamespace(load=load), config=None)
+    config = SimpleNamespace(
+        model=SimpleNamespace(name="preset", options={}), runtime=None
+    )
+    models = Models(SimpleNamespace(load=load), config)
     for search in ({}, {"beam_size": 3}, {"beam_size": 5}, {"beam_size": 2}):
-        models("preset", search)
+        models.main(search)
 
     assert [type(x) for x in loaded] == [Lite, Keras]
 
 
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        ("multi30k-en-de-luong", "multi30k-en-de-luong"),
-        ("/home/me/runA/model", "runA/model"),
-        ("runA/model+runB/model+c", "runA/model+runB/model+c"),
-        ("model", "model"),
-        ("/model", "model"),
-        ("~/folder/my.tflite", "my.tflite"),
-        ("", ""),
-    ],
-)
-def test_names_have_no_folders_of_this_computer(model, name):
-    assert name_of(model) == name
+def test_names_have_no_folders_of_this_computer():
+    for model, name in {
+        "multi30k-en-de-luong": "multi30k-en-de-luong",
+        "/home/me/runA/model": "runA/model",
+        "runA/model+runB/model+c": "runA/model+runB/model+c",
+        "model": "model",
+        "/model": "model",
+        "~/folder/my.tflite": "my.tflite",
+        "": "",
+    }.items():
+        assert name_of(model) == name
+
+
+UPLOAD, LENGTH = "/gradio_api/upload", {"content-length": "9"}
 
 
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
         ("/", {}, 200),
-        ("/gradio_api/upload", {"content-length": "9000000"}, 200),
-        ("/gradio_api/upload", {"content-length": "11000000"}, 413),
+        (UPLOAD, {"content-length": "9000000"}, 200),
+        (UPLOAD, {"content-length": "11000000"}, 413),
         ("/gradio_api/queue/join", {"content-length": "9000000"}, 413),
-        ("/gradio_api/upload", {"transfer-encoding": "chunked"}, 411),
+        (UPLOAD, {"transfer-encoding": "chunked"}, 411),
         ("/gradio_api/proxy=https://example.com", {}, 404),
         ("/gradio_api/file=https://example.com", {}, 403),
         ("/openapi.json", {}, 404),
         ("/gradio_api/openapi.json", {}, 404),
-        ("/gradio_api/component_server", {"content-length": "9"}, 404),
-        ("/gradio_api/upload", {"content-length": "9", "origin": "null"}, 403),
-        (
-            "/gradio_api/upload",
-            {"content-length": "9", "host": "a:80", "origin": "http://b:80"},
-            403,
-        ),
-        (
-            "/gradio_api/upload",
-            {"content-length": "9", "host": "a:80", "origin": "http://a:80"},
-            200,
-        ),
-        (
-            "/gradio_api/upload",
-            {"content-length": "9", "x-forwarded-host": "a", "origin": "https://a"},
-            200,
-        ),
+        ("/gradio_api/component_server", LENGTH, 404),
+        (UPLOAD, {**LENGTH, "origin": "null"}, 403),
+        (UPLOAD, {**LENGTH, "host": "a:80", "origin": "http://b:80"}, 403),
+        (UPLOAD, {**LENGTH, "host": "a:80", "origin": "http://a:80"}, 200),
+        (UPLOAD, {**LENGTH, "x-forwarded-host": "a", "origin": "https://a"}, 200),
     ],
 )
 def test_the_server_bounds_requests_and_refuses_routes(path, headers, status, tmp_path):
@@ -129,7 +115,6 @@ def status_of(guard, path, headers):
 
     A request with a body is a POST request.
     """
-    pytest.importorskip("starlette")
     sent = []
 
     async def send(message):
@@ -150,7 +135,7 @@ def test_uploads_are_refused_while_the_disk_is_full(monkeypatch, tmp_path):
     guard = Guard(page, config=ServerConfig(), folder=tmp_path)
 
     def upload():
-        return status_of(guard, "/gradio_api/upload", {"content-length": "9"})
+        return status_of(guard, UPLOAD, LENGTH)
 
     assert upload() == 200
     (tmp_path / "large").write_bytes(bytes(200))
@@ -181,6 +166,8 @@ def test_old_files_and_empty_folders_are_removed(tmp_path):
 @pytest.mark.browser
 def test_uploads_are_removed_while_the_page_is_served(monkeypatch):
     pytest.importorskip("gradio")
+    from keras_attention_apps.common.web.page import page_folder
+
     monkeypatch.setattr(guards, "UPLOAD_INTERVAL", 0.01)
     monkeypatch.setattr(guards, "UPLOAD_AGE", -1)
     with page_folder("test") as folder:
@@ -210,6 +197,8 @@ def test_an_upload_that_is_created_again_has_paths():
 def test_a_request_beyond_the_queue_is_refused_with_a_sentence(tmp_path):
     gradio = pytest.importorskip("gradio")
     testclient = pytest.importorskip("fastapi.testclient")
+    from keras_attention_apps.common.web.page import application_of
+
     with gradio.Blocks() as page:
         gradio.Button().click(lambda: None, api_name="wait")
     application = application_of(page, ServerConfig(max_queue=2), tmp_path)
@@ -251,15 +240,6 @@ def test_the_password_is_the_first_line_of_a_file(tmp_path):
             read_password(path)
 
 
-@pytest.mark.parametrize("program", ["captioner", "nmt"])
-def test_the_help_names_the_password_file(program, capsys):
-    main = importlib.import_module(f"keras_attention_apps.{program}.main").main
-    with pytest.raises(SystemExit):
-        main(["web", "--help"])
-
-    assert "--password-file" in capsys.readouterr().out
-
-
 def test_the_notice_says_whether_there_is_a_login():
     assert "no login" in notice(None) and "--password-file" in notice(None)
     assert "without encryption" in notice(b"secret")
@@ -288,16 +268,15 @@ def test_turns_are_taken_in_the_order_of_the_threads():
     assert order == [0, 1, 2, 3, 4, "last"]
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False)],
-)
-def test_other_hosts_are_not_local(host, expected):
-    assert is_local(host) == expected
+def test_other_hosts_are_not_local():
+    hosts = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
+    assert [is_local(host) for host in hosts] == [True, True, True, False]
 
 
 def test_without_gradio_the_error_names_the_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "gradio", None)
+    for module in ("common.web.page", "nmt.web"):
+        monkeypatch.delitem(sys.modules, f"keras_attention_apps.{module}", False)
 
     assert main(["web", "--port", "0"]) == 2
     assert 'pip install ".[web]"' in capsys.readouterr().err

@@ -116,7 +116,7 @@ def test_improbable_translations_are_left_out(model_folder, command, capsys):
 
 def test_the_page_says_what_its_model_is_for(calibrated, tmp_path):
     pytest.importorskip("gradio")
-    from keras_attention_apps.nmt.web.page import build
+    from keras_attention_apps.nmt.web import build
 
     folder = tmp_path / "model"
     shutil.copytree(calibrated, folder)

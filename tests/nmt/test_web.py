@@ -250,7 +250,7 @@ def test_clients_translate(address):
 
 
 def test_every_value_of_a_client_is_checked():
-    web = pytest.importorskip("keras_attention_apps.nmt.web.page")
+    web = pytest.importorskip("keras_attention_apps.nmt.web")
     from keras_attention_apps.common.errors import UserError
     from keras_attention_apps.common.web.page import checked_values
 

@@ -5,10 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from keras_attention_apps.common.web.models import other_models
 from keras_attention_apps.nmt.config import ChosenModel, WebConfig
 from keras_attention_apps.nmt.translations import RUNTIMES, Translation
-from keras_attention_apps.nmt.web.views import alignment_figure, languages
+from keras_attention_apps.nmt.views import alignment_figure, languages
 
 
 def test_figures_of_the_same_title_are_chosen_from_separately():
@@ -67,4 +66,4 @@ def test_a_model_is_compared_with_others_only(
     (tmp_path / "run" / "model").mkdir(parents=True)
     config = WebConfig(model=ChosenModel(name=model), compare=compare)
 
-    assert other_models(config, RUNTIMES) == others
+    assert RUNTIMES.others(config.compare, config.model.name) == others

@@ -13,7 +13,10 @@ import threading
 import time
 from pathlib import Path
 
-from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.errors import UserError, printable
+from keras_attention_apps.common.files import expanded, opened
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
 # Uploads are removed when they are older than this, in seconds. A request must not wait
 # longer.
@@ -116,6 +119,8 @@ REQUEST_SECONDS = 20
 UPLOAD_SECONDS = UPLOAD_AGE
 # Seconds until a wrong password is answered.
 PASSWORD_SECONDS = 1
+# Maximum size of a password in bytes.
+MAX_PASSWORD = 1000
 API = "/gradio_api/"
 UPLOAD = f"{API}upload"
 INFO = f"{API}info"
@@ -146,6 +151,30 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+
+
+def read_password(path):
+    """Return the password in the first line of a file as bytes, or `None`."""
+    if path is None:
+        return None
+    with opened(expanded(path)) as file:
+        password = file.readline(MAX_PASSWORD + 1).rstrip(b"\r\n")
+    if not 0 < len(password) <= MAX_PASSWORD:
+        raise UserError(
+            f"expected a password of 1 to {MAX_PASSWORD} bytes in the first line of "
+            f"--password-file. Received: {printable(path)}"
+        )
+    return password
+
+
+def notice(password):
+    """Return what somebody should know whose page can be reached by other computers."""
+    if password is None:
+        return (
+            "every computer that reaches this one can use the page: there is no login. "
+            "--password-file asks for a password"
+        )
+    return "the password and all data are sent without encryption: see docs/serving.md"
 
 
 class Guard:
@@ -179,9 +208,8 @@ class Guard:
             self._check(scope)
             receive = await _checked_body(scope, receive)
         except Refusal as refusal:
-            application = refusal.response()
-        from starlette.exceptions import HTTPException
-
+            content = {"detail": str(refusal)}
+            application = JSONResponse(content, refusal.status, refusal.headers)
         try:
             await application(scope, receive, send_with_headers)
         except RuntimeError as error:
@@ -253,11 +281,6 @@ class Refusal(Exception):
         super().__init__(reason)
         self.status = status
         self.headers = headers
-
-    def response(self):
-        from starlette.responses import JSONResponse
-
-        return JSONResponse({"detail": str(self)}, self.status, self.headers)
 
 
 async def _checked_body(scope, receive):

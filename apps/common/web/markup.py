@@ -101,6 +101,12 @@ def table(headers, rows, *, label):
     )
 
 
+def n_best_table(kind, outputs):
+    """Return the outputs for one input, best first, as a table."""
+    rows = [[str(rank), x.text, x.score] for rank, x in enumerate(outputs, start=1)]
+    return table(["rank", kind, "score"], rows, label=f"Best {kind}s")
+
+
 def _header(text, column):
     has_numbers = any(isinstance(value, float) for value in column)
     kind = ' class="ka-number"' if has_numbers else ""

@@ -1,21 +1,122 @@
-"""The frame of a page: theme, title, components, events and checked values."""
+"""The frame of a page: title, components, events, checked values, and its server.
+
+Importing this module takes seconds, and fails without Gradio.
+"""
 
 import abc
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import html
 import inspect
 import json
+import logging
+import os
 import threading
 from pathlib import Path
 
+# Gradio reports its use unless this is set before it is imported.
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+import fastapi
 import gradio as gr
 from gradio.data_classes import ImageData, ListFiles
+from gradio.route_utils import FnIndexInferError
 from gradio.utils import get_upload_folder
-from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.web.guard import upload_path
+from keras_attention_apps.common.errors import UserError, printable, reason
+from keras_attention_apps.common.web.guard import (
+    MEGABYTE,
+    Guard,
+    notice,
+    read_password,
+    upload_folder,
+    upload_path,
+)
 from keras_attention_apps.common.web.markup import alert
+from keras_attention_apps.common.web.server import for_host, listening, run
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+
+# Events of the page that run at the same time. Most wait for a file or for their turn
+# with the models.
+MAX_EVENTS = 16
+# Maximum number of characters of the reason for a malformed request.
+MAX_REASON = 200
+# What Gradio's routes raise for malformed requests; its events run elsewhere.
+MALFORMED = (
+    *(AssertionError, AttributeError, LookupError, OSError, TypeError, ValueError),
+    *(FnIndexInferError, ClientDisconnect),
+)
+
+
+def serve(program, build, config):
+    """Serve a page until it is interrupted.
+
+    Uploads are written to a temporary folder, which is removed at the end.
+    """
+    password = read_password(config.password_file)
+    with listening(config) as listener, page_folder(program) as folder:
+        application = application_of(build(), config, folder, password)
+        run(program, application, config.host, listener, notice(password))
+
+
+@contextlib.contextmanager
+def page_folder(program):
+    """Yield the folder of uploads, which Gradio uses in the context."""
+    with upload_folder(program) as folder:
+        before = os.environ.get("GRADIO_TEMP_DIR")
+        os.environ["GRADIO_TEMP_DIR"] = str(folder)
+        try:
+            yield folder
+        finally:
+            if before is None:
+                del os.environ["GRADIO_TEMP_DIR"]
+            else:
+                os.environ["GRADIO_TEMP_DIR"] = before
+
+
+def application_of(page, config, folder, password=None):
+    """Return the ASGI application of a page, with its limits."""
+    check_calls(page)
+    page.queue(
+        max_size=config.max_queue, default_concurrency_limit=MAX_EVENTS, api_open=False
+    )
+    handlers = dict.fromkeys(MALFORMED, _malformed)
+    closed = {"docs_url": None, "redoc_url": None, "openapi_url": None}
+    application = gr.mount_gradio_app(
+        fastapi.FastAPI(**closed),
+        page,
+        path="/",
+        app_kwargs={**closed, "exception_handlers": handlers},
+        server_name=config.host,
+        server_port=config.port,
+        footer_links=["api"],
+        run_history=False,
+        show_error=False,
+        max_file_size=config.max_megabytes * MEGABYTE,
+        ssr_mode=False,
+        enable_monitoring=False,
+        pwa=False,
+        mcp_server=False,
+        theme=THEME,
+        css_paths=STYLE,
+    )
+    application.add_middleware(Guard, config=config, folder=folder, password=password)
+    return for_host(application, config.host)
+
+
+def _malformed(request, error):
+    """Answer a request that one of Gradio's routes cannot read, and report it."""
+    if isinstance(error, ClientDisconnect):
+        return JSONResponse({"detail": "expected a complete request"}, 408)
+    logging.getLogger("uvicorn.error").warning(
+        "malformed request of %s: %s", printable(request.url.path), type(error).__name__
+    )
+    detail = f"malformed request: {reason(error)[:MAX_REASON]}"
+    return JSONResponse({"detail": detail}, 400)
+
 
 # Name of the threads.
 NAME = "event"
@@ -76,9 +177,8 @@ def _shown_image(self, value):
 def _subclass(component):
     """Return a subclass of a component, of the same name, whose values are paths.
 
-    An update creates a component again from its class, so replacing the method of a
-    component would not last. Gradio's metaclass is left out, since it would write a
-    file next to this one.
+    An update creates a component again from its class. Gradio's metaclass is left out,
+    since it would write a file next to this one.
     """
     methods = {"preprocess": _paths, "postprocess": _shown_image}
     return abc.ABCMeta.__new__(
@@ -97,10 +197,7 @@ ImageUpload = functools.partial(
 
 
 def check_calls(page):
-    """Check what clients send to any event or endpoint of a page.
-
-    A wrong value is answered with one sentence.
-    """
+    """Check what clients send to any event or endpoint of a page."""
     preprocess = page.preprocess_data
 
     async def preprocess_checked(function, values, *args, **options):
@@ -132,61 +229,45 @@ def _checked(component, value, folder):
         return None
     if isinstance(component, (gr.Image, gr.File)):
         return _checked_upload(component, value, folder)
-    expected, read = _reader(component)
-    try:
-        return read(value)
-    except ValueError:
+    expected, accepted = _accepted(component, value)
+    if not accepted:
         raise UserError(
             f"{component.label or 'text'}: expected {expected}. Received: "
             f"{_described(value)}"
-        ) from None
+        )
+    return accepted[0]
 
 
-def _reader(component):
-    """Return what a component takes, in words, and a function that reads a value.
+def _accepted(component, value):
+    """Return what a component takes, in words, and a list of the value if it is that.
 
-    The function raises a `ValueError` if the value is something else.
+    The value has the type of the component: 3 for 3.0 if it takes whole numbers.
     """
+    # A boolean is an integer in Python.
+    is_boolean = isinstance(value, bool)
     if isinstance(component, (gr.Number, gr.Slider)):
         is_slider = isinstance(component, gr.Slider)
         is_whole = component.step == 1 if is_slider else component.precision == 0
         low, high = component.minimum, component.maximum
+        fits = isinstance(value, int | float) and not is_boolean
+        fits = fits and low <= value <= high and not (is_whole and value % 1)
         kind = "a whole number" if is_whole else "a number"
-        read = functools.partial(_read_number, low=low, high=high, is_whole=is_whole)
-        return f"{kind} from {low} to {high}", read
+        found = [int(value) if is_whole else value] if fits else []
+        return f"{kind} from {low} to {high}", found
     if isinstance(component, (gr.Dropdown, gr.Radio)):
         choices = [choice for _, choice in component.choices]
         if isinstance(component, gr.Radio):
             choices.append(None)
-        return f"one of {json.dumps(choices)}", functools.partial(_read_choice, choices)
-    if isinstance(component, gr.Checkbox):
-        return "true or false", functools.partial(_read_instance, bool)
-    if isinstance(component, gr.Textbox):
-        return "a text", functools.partial(_read_instance, str)
-    if isinstance(component, gr.HTML):
-        return "a text or null", functools.partial(_read_instance, str | None)
+        found = [] if is_boolean else [x for x in choices if x == value]
+        return f"one of {json.dumps(choices)}", found
+    for kind, expected, types in (
+        (gr.Checkbox, "true or false", bool),
+        (gr.Textbox, "a text", str),
+        (gr.HTML, "a text or null", str | None),
+    ):
+        if isinstance(component, kind):
+            return expected, [value] if isinstance(value, types) else []
     raise TypeError(f"no check of the values of {type(component).__name__}")
-
-
-def _read_number(value, *, low, high, is_whole):
-    # A boolean is an integer in Python.
-    if type(value) not in (int, float) or not low <= value <= high:
-        raise ValueError
-    if is_whole and value != int(value):
-        raise ValueError
-    return int(value) if is_whole else value
-
-
-def _read_choice(choices, value):
-    if isinstance(value, bool):
-        raise ValueError
-    return choices[choices.index(value)]
-
-
-def _read_instance(kind, value):
-    if not isinstance(value, kind):
-        raise ValueError
-    return value
 
 
 def _checked_upload(component, value, folder):
@@ -302,9 +383,8 @@ def in_turn(trigger, *events):
 def endpoint(function, given, defaults, *, name):
     """Add an endpoint: a function that clients call, with the options of a search.
 
-    The function takes the value of the component `given`, the number of results, the
-    beam width and the length penalty, and returns what JSON can hold. A `UserError`
-    becomes an error of one sentence.
+    It takes the value of `given`, the number of results, the beam width and the length
+    penalty, and returns what JSON can hold.
     """
 
     @functools.wraps(function)
@@ -338,10 +418,7 @@ def shown(markup):
 
 
 def revealed(function):
-    """Wrap a function that returns HTML so that its output is hidden if it is empty.
-
-    A `UserError` is shown, too.
-    """
+    """Wrap a function that returns HTML; an empty text is hidden, an error is shown."""
 
     @functools.wraps(function)
     def run(*args):

@@ -24,11 +24,10 @@ from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.files import expanded, opened
 from keras_attention_apps.common.web import guard
 from keras_attention_apps.common.web.guard import MEGABYTE, Refusal, header
-from keras_attention_apps.common.web.server import is_local, listening, run
+from keras_attention_apps.common.web.server import for_host, listening, run
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, Response
 
 # Seconds after SIGTERM in which requests are still accepted: a load balancer, and
@@ -53,13 +52,7 @@ FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
 def serve(program, config, add_routes):
-    """Answer requests until the program is interrupted.
-
-    Args:
-        program: Name of the program.
-        config: The `RestConfig`.
-        add_routes: Function that adds the routes of the program to a `Service`.
-    """
+    """Answer requests, by routes that `add_routes` adds to a `Service`."""
     keys = read_keys(config.api_keys)
     warning = (
         "every computer that reaches this one can use the server: there is no API key. "
@@ -107,11 +100,9 @@ class Error(pydantic.BaseModel):
 class Batches:
     """Calls a function with the inputs of all that wait, in a thread of its own.
 
-    Args:
-        call: Function from a list of inputs to their results, in order. If it fails, it
-            is called again with each input alone, so that one cannot fail another.
-        size: Maximum number of inputs.
-        observe: Function that is called with the size of every batch.
+    `call` takes a list of at most `size` inputs, and returns their results, in order.
+    If it fails, it is called again with each input alone, so that one cannot fail
+    another. `observe` is called with the size of every batch.
     """
 
     def __init__(self, call, size, observe):
@@ -151,13 +142,7 @@ class Batches:
 
 
 class Service:
-    """The application of a REST server, to which a program adds routes.
-
-    Attributes:
-        config: The `RestConfig`.
-        routes: The `fastapi.FastAPI` to which routes are added.
-        batch_sizes: Histogram of the sizes of batches, by model.
-    """
+    """The application of a REST server, to whose `routes` a program adds its own."""
 
     def __init__(self, program, config, keys=None):
         self.config = config
@@ -231,11 +216,7 @@ class Service:
 
     def application(self):
         """Return the ASGI application, with all limits."""
-        application = self._limited
-        if is_local(self.config.host):
-            # DNS rebinding, as for the web interface.
-            local = ["127.0.0.1", "localhost", "[::1]", self.config.host]
-            application = TrustedHostMiddleware(application, allowed_hosts=local)
+        application = for_host(self._limited, self.config.host)
         if self.config.allow_origin:
             application = CORSMiddleware(
                 application,
@@ -338,10 +319,7 @@ class Service:
 
     @contextlib.contextmanager
     def _admitted(self, scope):
-        """Yield where to read the body of a request, if there are not too many.
-
-        Requests without a body, such as for the state of the server, are never refused.
-        """
+        """Yield where to read the body of a request, if there are not too many."""
         content = bytearray()
         if scope["method"] != "POST":
             yield content
@@ -416,10 +394,7 @@ def _answer(status, error, headers=None):
 
 
 async def values_of(request):
-    """Return the values in the query and in the body of a request, a dict.
-
-    The body is a JSON object or a form. An upload is an `UploadFile` of Starlette.
-    """
+    """Return the values of a request, a dict: query, and JSON object or form."""
     values = dict(request.query_params)
     kind = header(request, "content-type").partition(";")[0].strip().lower()
     body = await request.body()

@@ -1,62 +1,50 @@
-"""A server for one page."""
+"""A server that runs until it is interrupted, with limits of its connections.
 
+The limits of requests are in `guard.py`.
+"""
+
+import asyncio
 import contextlib
 import ipaddress
 import logging
-import os
 import socket
 import sys
+import time
 
-from keras_attention_apps.common.errors import UserError, printable, reason
-from keras_attention_apps.common.files import expanded, opened
+import uvicorn
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.web import guard
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# Events of the page that run at the same time. Most wait for a file or for their turn
-# with the models.
-MAX_EVENTS = 16
-# Maximum size of a password in bytes.
-MAX_PASSWORD = 1000
-# Maximum number of characters of a reason.
-MAX_REASON = 200
-ERRORS = (AssertionError, AttributeError, LookupError, OSError, TypeError, ValueError)
 # Seconds in which the events that are running may end before the program does.
 END_SECONDS = 2
-
-
-def serve(program, build, config):
-    """Serve a page until it is interrupted.
-
-    Uploads are written to a temporary folder, which is removed at the end.
-    """
-    password = read_password(config.password_file)
-    with listening(config) as listener, page_folder(program) as folder:
-        application = application_of(build(), config, folder, password)
-        run(program, application, config.host, listener, notice(password))
+# Maximum number of open connections.
+MAX_CONNECTIONS = 400
+# Connections that are accepted at once. When there is no file descriptor left, asyncio
+# logs an error for each of them, and tries again as many times.
+BACKLOG = 32
+# Seconds in which the first request of a connection arrives when the server ends.
+FIRST_SECONDS = 1
+# Seconds in which one message is logged once.
+LOG_INTERVAL = 60
 
 
 def run(program, application, host, listener, warning, *, serve=None, **options):
     """Answer the requests of a socket until the program is interrupted.
 
-    Args:
-        program: Name of the program.
-        application: ASGI application.
-        host: Address of the socket as it was given. If other computers can reach it,
-            `warning` is printed.
-        listener: The socket.
-        warning: What somebody should know whose server can be reached.
-        serve: Class of the server; by default that of uvicorn.
-        **options: Further options of uvicorn.
+    `warning` is printed if other computers can reach the `host`, the address of the
+    socket as it was given. `serve` returns another server than that of uvicorn, and
+    `**options` are further options of uvicorn.
     """
-    import uvicorn
-    from keras_attention_apps.common.web import connections
-
     options = {"timeout_graceful_shutdown": END_SECONDS, **options}
     server = (serve or uvicorn.Server)(
         uvicorn.Config(
             application,
-            http=connections.Connection,
+            http=Connection,
             ws="none",
             loop="asyncio",
-            backlog=connections.BACKLOG,
+            backlog=BACKLOG,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -66,35 +54,11 @@ def run(program, application, host, listener, warning, *, serve=None, **options)
     if not is_local(host):
         print(f"{program}: warning: {warning}", file=sys.stderr)
     for name in ("uvicorn.error", "asyncio", "python_multipart.multipart"):
-        logging.getLogger(name).addFilter(connections.Reported())
+        logging.getLogger(name).addFilter(Reported())
     name, port = listener.getsockname()[:2]
     name = f"[{name}]" if ":" in name else name
     print(f"{program}: http://{name}:{port} (Ctrl-C ends it)", flush=True)
     server.run(sockets=[listener])
-
-
-def read_password(path):
-    """Return the password in the first line of a file as bytes, or `None`."""
-    if path is None:
-        return None
-    with opened(expanded(path)) as file:
-        password = file.readline(MAX_PASSWORD + 1).rstrip(b"\r\n")
-    if not 0 < len(password) <= MAX_PASSWORD:
-        raise UserError(
-            f"expected a password of 1 to {MAX_PASSWORD} bytes in the first line of "
-            f"--password-file. Received: {printable(path)}"
-        )
-    return password
-
-
-def notice(password):
-    """Return what somebody should know whose page can be reached by other computers."""
-    if password is None:
-        return (
-            "every computer that reaches this one can use the page: there is no login. "
-            "--password-file asks for a password"
-        )
-    return "the password and all data are sent without encryption: see docs/serving.md"
 
 
 @contextlib.contextmanager
@@ -111,92 +75,104 @@ def listening(config):
         yield listener
 
 
-@contextlib.contextmanager
-def page_folder(program):
-    """Yield the folder of uploads, and keep Gradio from reporting its use."""
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    try:
-        import gradio  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f'the page needs Gradio: python -m pip install ".[web]" ({error})'
-        ) from error
-    from keras_attention_apps.common.web.guard import upload_folder
-
-    with upload_folder(program) as folder:
-        before = os.environ.get("GRADIO_TEMP_DIR")
-        os.environ["GRADIO_TEMP_DIR"] = str(folder)
-        try:
-            yield folder
-        finally:
-            if before is None:
-                del os.environ["GRADIO_TEMP_DIR"]
-            else:
-                os.environ["GRADIO_TEMP_DIR"] = before
-
-
-def application_of(page, config, folder, password=None):
-    """Return the ASGI application of a page, with its limits."""
-    import fastapi
-    import gradio as gr
-    from gradio.route_utils import FnIndexInferError
-    from keras_attention_apps.common.web.guard import MEGABYTE, Guard
-    from keras_attention_apps.common.web.page import STYLE, THEME, check_calls
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
-    from starlette.requests import ClientDisconnect
-
-    check_calls(page)
-    page.queue(
-        max_size=config.max_queue, default_concurrency_limit=MAX_EVENTS, api_open=False
-    )
-    # What Gradio's routes raise for malformed requests; its events run elsewhere.
-    errors = (*ERRORS, FnIndexInferError, ClientDisconnect)
-    closed = {"docs_url": None, "redoc_url": None, "openapi_url": None}
-    application = gr.mount_gradio_app(
-        fastapi.FastAPI(**closed),
-        page,
-        path="/",
-        app_kwargs={**closed, "exception_handlers": dict.fromkeys(errors, _malformed)},
-        server_name=config.host,
-        server_port=config.port,
-        footer_links=["api"],
-        run_history=False,
-        show_error=False,
-        max_file_size=config.max_megabytes * MEGABYTE,
-        ssr_mode=False,
-        enable_monitoring=False,
-        pwa=False,
-        mcp_server=False,
-        theme=THEME,
-        css_paths=STYLE,
-    )
-    application.add_middleware(Guard, config=config, folder=folder, password=password)
-    if is_local(config.host):
-        # DNS rebinding: another site must not reach this server through its own host
-        # name.
-        local = ["127.0.0.1", "localhost", "[::1]", config.host]
-        application.add_middleware(TrustedHostMiddleware, allowed_hosts=local)
-    return application
-
-
-def _malformed(request, error):
-    """Answer a request that one of Gradio's routes cannot read, and report it."""
-    from starlette.requests import ClientDisconnect
-    from starlette.responses import JSONResponse
-
-    if isinstance(error, ClientDisconnect):
-        return JSONResponse({"detail": "expected a complete request"}, 408)
-    logging.getLogger("uvicorn.error").warning(
-        "malformed request of %s: %s", printable(request.url.path), type(error).__name__
-    )
-    detail = f"malformed request: {reason(error)[:MAX_REASON]}"
-    return JSONResponse({"detail": detail}, 400)
-
-
 def is_local(host):
     """Return whether an address can be reached from this computer only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def for_host(application, host):
+    """Return an ASGI application that refuses names of other hosts if it is local.
+
+    Another site could reach the server through its own name (DNS rebinding).
+    """
+    local = ["127.0.0.1", "localhost", "[::1]", host]
+    allowed = local if is_local(host) else None
+    return TrustedHostMiddleware(application, allowed_hosts=allowed)
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if it is idle, or if there are too many.
+
+    The server has no time limit for the headers of a request. A connection that
+    `keeps_open` stays open when the server ends, until its first request is answered or
+    `FIRST_SECONDS` are over.
+    """
+
+    keeps_open = False
+
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        self._opened = self.loop.time()
+        self._watch(None)
+        if len(self.connections) > max_connections():
+            self._close_another()
+
+    def _watch(self, cycle):
+        seconds = guard.REQUEST_SECONDS
+        self._timer = self.loop.call_later(seconds, self._close_idle, cycle)
+
+    def connection_lost(self, exc):
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def shutdown(self):
+        if self.keeps_open:
+            self.keeps_open = False
+            self.loop.call_later(FIRST_SECONDS, self.shutdown)
+        elif not self.transport.is_closing():
+            super().shutdown()
+
+    def _close_idle(self, cycle):
+        """Close the connection if no request has begun since the last call."""
+        if self.cycle is cycle and not self._is_busy():
+            self.transport.abort()
+        else:
+            self._watch(self.cycle)
+
+    def _close_another(self):
+        """Close an idle connection, or else the oldest one."""
+        others = [x for x in self.connections if not x.transport.is_closing()]
+        others = [x for x in others if x is not self]
+        if others:
+            found = min(others, key=lambda one: (one._is_busy(), one._opened))
+            found.transport.abort()
+
+    def _is_busy(self):
+        return self.cycle is not None and not self.cycle.response_complete
+
+
+def max_connections():
+    """Return the maximum number of connections; an upload needs a second open file."""
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such limit.
+        return MAX_CONNECTIONS
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if limit < 0 else max(1, min(MAX_CONNECTIONS, limit // 3))
+
+
+class Reported(logging.Filter):
+    """Lets each message pass once in `LOG_INTERVAL`; clients cause most of them.
+
+    Messages about a cancellation do not pass: an interrupt cancels open connections.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._next = {}
+
+    def filter(self, record):
+        message, now = record.getMessage().partition("\n")[0], time.monotonic()
+        error = record.exc_info and record.exc_info[1]
+        if message.startswith("Cancel ") or isinstance(error, asyncio.CancelledError):
+            return False
+        if self._next.get(message, 0) > now:
+            return False
+        if len(self._next) > 100:
+            self._next.clear()
+        self._next[message] = now + LOG_INTERVAL
+        return True

@@ -54,7 +54,7 @@ from keras_attention_apps.nmt.training.back_translation import (
     BACK_TRANSLATIONS,
     back_translate,
 )
-from keras_attention_apps.nmt.web.views import heat_map
+from keras_attention_apps.nmt.views import heat_map
 
 # Subfolder of the output folder for the models to average.
 SAVED_EPOCHS = "epochs"

@@ -27,11 +27,7 @@ def alignment_figure(translation, title, number):
     """Return the words of both sentences, and lines of the attention between them."""
     if not translation.words:
         return note("There is nothing to translate.")
-    weights = np.column_stack([translation.weights, translation.end_weights])
-    targets, sources = weights.shape
-    rows = max(targets, sources)
-    # The shorter side is centred.
-    first_source, first_target = (rows - sources) / 2, (rows - targets) / 2
+    weights, rows, first_source, first_target = _layout(translation)
     items = "".join(
         f'<li dir="auto">{html.escape(word)}</li>' for word in translation.source_words
     )
@@ -56,6 +52,14 @@ def alignment_figure(translation, title, number):
         f"{choices}</div><figcaption><b>{html.escape(title)}</b>: the wider a line, "
         "the more a word looked there</figcaption></figure>"
     )
+
+
+def _layout(translation):
+    """Return all weights, the number of rows, and the first of each, centred side."""
+    weights = np.column_stack([translation.weights, translation.end_weights])
+    targets, sources = weights.shape
+    rows = max(targets, sources)
+    return weights, rows, (rows - sources) / 2, (rows - targets) / 2
 
 
 def _lines(row, first_source, target, rows):
@@ -86,10 +90,7 @@ def notebook_html(translation):
     The lines are as wide and as dark as the weights are large.
     """
     head = notebook_headline(translation, translation.text)
-    weights = np.column_stack([translation.weights, translation.end_weights])
-    targets, sources = weights.shape
-    rows = max(targets, sources)
-    first_source, first_target = (rows - sources) / 2, (rows - targets) / 2
+    weights, rows, first_source, first_target = _layout(translation)
     left, right = _WORDS, _WORDS + _LINES
     shapes = []
     for i, row in enumerate(weights):
@@ -144,14 +145,6 @@ def _cell(weight):
         f'<td style="--share:{weight:.3f}" title="{weight:.2f}" '
         f'aria-label="{weight:.2f}"></td>'
     )
-
-
-def n_best_table(translations):
-    """Return the translations of a sentence as a table."""
-    rows = [
-        [str(rank), one.text, one.score] for rank, one in enumerate(translations, 1)
-    ]
-    return table(["rank", "translation", "score"], rows, label="Best translations")
 
 
 def lines_table(rows):

@@ -1,6 +1,7 @@
-"""The page of the captioner: its components, events and models."""
+"""`captioner web`: the page of the captioner, its components, events and models."""
 
 import dataclasses
+import functools
 import html
 import os
 from importlib.resources import files
@@ -16,15 +17,15 @@ from keras_attention_apps.captioner.captions import (
 from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import is_litert
+from keras_attention_apps.common.models import Models, name_of
 from keras_attention_apps.common.web.guard import MEGABYTE, read_upload
 from keras_attention_apps.common.web.markup import (
     alert,
     data_uri,
+    n_best_table,
     placeholder,
-    table,
     unsure_mark,
 )
-from keras_attention_apps.common.web.models import Models, name_of
 from keras_attention_apps.common.web.page import (
     LAYOUT,
     RESULTS,
@@ -37,6 +38,7 @@ from keras_attention_apps.common.web.page import (
     page,
     revealed,
     search_options,
+    serve,
     shown,
 )
 
@@ -65,23 +67,16 @@ class Photo:
     height: int
 
 
-class CaptionService:
+class CaptionService(Models):
     """The captioner of the page, and the one to compare it with.
 
-    Attributes:
-        defaults: Options of the beam search of the model.
-        purpose: What the model is for; `None` if unknown.
-        compares_hard: Whether the other model has hard attention.
+    `compares_hard` is whether the other model has hard attention.
     """
 
     def __init__(self, config):
         check_inference(config.model)
-        self._config = config
-        self._models = Models(RUNTIMES, config.runtime)
-        model = self._main({})
-        self.defaults = model.search_options()
-        self.purpose = model.purpose
-        self._sizes = {model.image_size}
+        super().__init__(RUNTIMES, config)
+        self._sizes = {self.main({}).image_size}
         self.compares_hard = False
         if config.compare:
             self._read_other(config.compare)
@@ -89,7 +84,7 @@ class CaptionService:
     def _read_other(self, name):
         """Read the options of the other model; a LiteRT file is loaded."""
         if is_litert(name):
-            self._sizes.add(self._models(name, {}).image_size)
+            self._sizes.add(self.load(name, {}).image_size)
             return
         # The class of the model would import Keras.
         for other in member_configs(name):
@@ -98,25 +93,21 @@ class CaptionService:
 
     def read(self, source, side=PREVIEW):
         """Read an image as a `Photo` whose preview has a longer side of `side`."""
-        image = read_image(source, max_pixels=self._config.max_megapixels * 1_000_000)
+        image = read_image(source, max_pixels=self.config.max_megapixels * 1_000_000)
         arrays = {size: image_to_array(image, size) for size in self._sizes}
         return Photo(arrays, *overlays.preview(image, side))
 
     def captions(self, photo, search, *, n_best=1):
         """Return the best captions of a `Photo`, best first."""
-        with self._models.turns:
-            return _captions(self._main(search), photo, search, n_best)
+        with self.turns:
+            return _captions(self.main(search), photo, search, n_best)
 
     def other_caption(self, photo, search, *, inference=None):
         """Return the best caption of the other model."""
         options = {"inference": inference} if inference else {}
-        with self._models.turns:
-            model = self._models(self._config.compare, search, **options)
+        with self.turns:
+            model = self.load(self.config.compare, search, **options)
             return _captions(model, photo, search, 1)[0]
-
-    def _main(self, search):
-        chosen = self._config.model
-        return self._models(chosen.name, search, **chosen.options)
 
 
 def _captions(model, photo, search, n_best):
@@ -124,6 +115,11 @@ def _captions(model, photo, search, n_best):
     image = photo.arrays[model.image_size]
     ((_, captions),) = model.caption_each([np.asarray(image)], n_best=n_best, **search)
     return captions
+
+
+def serve_page(config):
+    """Serve the page that a `WebConfig` describes."""
+    serve("captioner", functools.partial(build, config), config.server)
 
 
 def build(config):
@@ -230,7 +226,7 @@ class _ImageEvents:
             return alert(error), shown(""), gr.update(visible=False), shown("")
         title = name_of(self.config.model.name)
         figure = overlays.caption_figure(photo, captions[0], title, 0)
-        table = n_best_table(captions)
+        table = n_best_table("caption", captions)
         return figure, shown(table), gr.update(visible=True), shown("")
 
     @revealed
@@ -331,12 +327,6 @@ def _row(service, read, path):
         return Row(name, error=str(error))
     thumbnail = data_uri(photo.preview, "image/jpeg")
     return Row(name, thumbnail, caption.text, caption.unsure)
-
-
-def n_best_table(captions):
-    """Return the captions of an image as a table."""
-    rows = [[str(rank), x.text, x.score] for rank, x in enumerate(captions, start=1)]
-    return table(["rank", "caption", "score"], rows, label="Best captions")
 
 
 def rows_table(rows, *, total):

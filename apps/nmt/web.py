@@ -1,19 +1,21 @@
-"""The page of the translator: its components, events and models."""
+"""`nmt web`: the page of the translator, its components, events and models."""
 
+import functools
 import io
 import os
 
 import gradio as gr
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import utf8_lines
+from keras_attention_apps.common.models import Models, name_of
 from keras_attention_apps.common.web.guard import MEGABYTE, read_upload
 from keras_attention_apps.common.web.markup import (
     alert,
     figures,
+    n_best_table,
     placeholder,
     unsure_mark,
 )
-from keras_attention_apps.common.web.models import Models, name_of, other_models
 from keras_attention_apps.common.web.page import (
     LAYOUT,
     RESULTS,
@@ -25,46 +27,33 @@ from keras_attention_apps.common.web.page import (
     page,
     revealed,
     search_options,
+    serve,
     shown,
 )
+from keras_attention_apps.nmt import views
 from keras_attention_apps.nmt.text import decode_line
 from keras_attention_apps.nmt.translations import RUNTIMES
-from keras_attention_apps.nmt.web import views
 
 # Characters of a sentence; the models cut what is longer than they can read.
 MAX_CHARACTERS = 2000
 
 
-class TranslationService:
-    """The translator of the page, and those to compare it with.
-
-    Attributes:
-        defaults: Options of the beam search of the model.
-        others: Names of the models to compare it with.
-        purpose: What the model is for; `None` if unknown.
-    """
+class TranslationService(Models):
+    """The translator of the page, and the names of the `others` to compare it with."""
 
     def __init__(self, config):
-        self._config = config
-        self._models = Models(RUNTIMES, config.runtime)
-        self.others = other_models(config, RUNTIMES)
-        model = self._main({})
-        self.defaults = model.search_options()
-        self.purpose = model.purpose
+        super().__init__(RUNTIMES, config)
+        self.others = RUNTIMES.others(config.compare, config.model.name)
 
     def translations(self, sentence, search, *, n_best=1):
         """Return the best `Translation`s of a sentence, best first."""
-        with self._models.turns:
-            return _translations(self._main(search), sentence, search, n_best)
+        with self.turns:
+            return _translations(self.main(search), sentence, search, n_best)
 
     def other_translation(self, model, sentence, search):
         """Return the best translation of another model."""
-        with self._models.turns:
-            return _translations(self._models(model, search), sentence, search, 1)[0]
-
-    def _main(self, search):
-        chosen = self._config.model
-        return self._models(chosen.name, search, **chosen.options)
+        with self.turns:
+            return _translations(self.load(model, search), sentence, search, 1)[0]
 
 
 def _translations(model, sentence, search, n_best):
@@ -91,6 +80,11 @@ EXAMPLES = (
 )
 
 HINT = "appears here, and every word shows which words of the sentence it looked at."
+
+
+def serve_page(config):
+    """Serve the page that a `WebConfig` describes."""
+    serve("nmt", functools.partial(build, config), config.server)
 
 
 def build(config):
@@ -180,7 +174,7 @@ class _SentenceEvents:
             return alert(error), shown(""), shown("")
         title = name_of(self.config.model.name)
         figure = views.alignment_figure(found[0], title, 0)
-        table = views.n_best_table(found) if found[0].words else ""
+        table = n_best_table("translation", found) if found[0].words else ""
         return figure, shown(table), shown(views.heat_map(found[0]))
 
     @revealed
