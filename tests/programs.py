@@ -108,12 +108,7 @@ def with_content(model, copy, file, content):
 def check_flipped_bits(main, arguments, model, folder, capsys):
     """Check that one flipped bit of any file of a model is an error of one line.
 
-    Args:
-        main: The program.
-        arguments: Those of its command without the model.
-        model: Folder of the model.
-        folder: Folder for damaged copies.
-        capsys: The fixture.
+    `arguments` are those of a command without the model; copies are in the `folder`.
     """
     for file in model.iterdir():
         for place in (5, -5):
@@ -128,15 +123,7 @@ def check_flipped_bits(main, arguments, model, folder, capsys):
 
 
 def check_average(main, task, model, mean, capsys):
-    """Check that the average of a model and itself has the weights of the model.
-
-    Args:
-        main: The program.
-        task: Its `Task`.
-        model: Folder of the model.
-        mean: Folder of the average.
-        capsys: The fixture.
-    """
+    """Check that the average of a model and itself has the weights of the model."""
     assert main(["average", str(mean), *[str(model)] * 2]) == 0
 
     assert "the average of 2 models" in capsys.readouterr().out

@@ -22,42 +22,31 @@ _CONNECTION_ERRORS = ("Gloo", "gloo", "UNAVAILABLE", "heartbeat", "coordination"
 _ADDRESS = re.compile(r".+:\d+")
 
 
-def host_count():
-    """Return the number of processes that train together."""
+def hosts():
+    """Return the index of this process, and the number of those that train together."""
     if keras.backend.backend() != "jax":
-        return 1
+        return 0, 1
     import jax
 
-    return jax.process_count()
-
-
-def host_index():
-    """Return the index of this process among those that train together."""
-    if keras.backend.backend() != "jax":
-        return 0
-    import jax
-
-    return jax.process_index()
+    return jax.process_index(), jax.process_count()
 
 
 def is_first_host():
     """Return whether this process writes the files and prints the messages."""
-    return host_index() == 0
+    index, _ = hosts()
+    return index == 0
 
 
 def rows_of_host(count):
     """Return the slice of a batch of `count` rows on which this process trains."""
-    rows = count // host_count()
-    return slice(host_index() * rows, (host_index() + 1) * rows)
+    index, number = hosts()
+    rows = count // number
+    return slice(index * rows, (index + 1) * rows)
 
 
 @contextlib.contextmanager
 def without_distribution():
-    """Disable the distribution of Keras on JAX inside the context.
-
-    Inside it, every process computes, and creates variables, on its own, and inputs are
-    not spread over the devices.
-    """
+    """Let every process compute and create variables on its own, on JAX."""
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
     try:
@@ -76,19 +65,20 @@ def on_first_host(function, *arguments, **options):
 
 def wait_for_hosts(place):
     """Wait until all processes have called this function for the same named place."""
-    if host_count() > 1:
+    _, number = hosts()
+    if number > 1:
         from jax.experimental import multihost_utils
 
         multihost_utils.sync_global_devices(place)
 
 
 def broadcast_metrics(metrics):
-    """Broadcast a dict of metrics from the first process to all, and return it.
+    """Return the metrics of the first process, a dict, in all processes.
 
-    Different hardware rounds differently; a decision by these metrics, such as early
-    stopping, must be the same in all processes.
+    Different hardware rounds differently; a decision by them must be the same in all.
     """
-    if host_count() == 1:
+    _, number = hosts()
+    if number == 1:
         return metrics
     from jax.experimental import multihost_utils
 
@@ -146,22 +136,19 @@ def _options(addresses, index):
         )
     if addresses == "auto":
         return {"process_id": index}
-    hosts = addresses.split(",")
-    if len(hosts) < 2 or not all(_ADDRESS.fullmatch(host) for host in hosts):
+    found = addresses.split(",")
+    if len(found) < 2 or not all(_ADDRESS.fullmatch(address) for address in found):
         raise UserError(
             "hosts must be auto, or at least two addresses host:port, separated by "
             f"commas. Received: {addresses!r}"
         )
-    if index is None or not 0 <= index < len(hosts):
+    if index is None or not 0 <= index < len(found):
         raise UserError(
-            f"host_index must be from 0 to {len(hosts) - 1}, the index of this process "
+            f"host_index must be from 0 to {len(found) - 1}, the index of this process "
             f"in hosts. Received: {index}"
         )
-    return {
-        "coordinator_address": hosts[0],
-        "num_processes": len(hosts),
-        "process_id": index,
-    }
+    options = {"coordinator_address": found[0], "num_processes": len(found)}
+    return {**options, "process_id": index}
 
 
 def _end_process(problem):
@@ -180,7 +167,7 @@ def _end_process(problem):
 def training_context(config):
     """Connect the hosts, lock the output, set seed and precision, and distribute.
 
-    Yields the number of devices. The rows of every batch must be a multiple of it.
+    Yields the number of devices, of which the rows of every batch must be a multiple.
     """
     devices = config.devices
     with contextlib.ExitStack() as stack:
@@ -197,8 +184,7 @@ def training_context(config):
 def all_devices(wanted=True):
     """Distribute the training of models that are built in the context to all devices.
 
-    Data parallelism: each device computes the gradients of its part of the batch, and
-    they are added up. Yields the number of devices.
+    Each device computes the gradients of its part of the batch. Yields their number.
     """
     backend = keras.backend.backend()
     if not wanted:
@@ -228,9 +214,8 @@ def all_devices(wanted=True):
 def share_of_replica(count):
     """Return the share of this replica in the items of the global batch.
 
-    The loss of a replica is a mean over its `count` items. Multiplied by these shares,
-    the losses of all replicas add up to the mean over the global batch. Keras adds up
-    their gradients in the same way.
+    The losses of all replicas, which are means over `count` items, times these shares
+    add up to the mean over the global batch. Keras adds up their gradients likewise.
     """
     replica = _replica()
     if replica is None:
@@ -298,8 +283,7 @@ def with_rows(array, count):
 def predict_rows(model, inputs, multiple=1):
     """Return the outputs of `model.predict_on_batch` for exactly the rows of a batch.
 
-    Each device computes the whole batch. On TensorFlow, the outputs of all devices are
-    concatenated; those of the first are kept.
+    Each device computes the whole batch; the outputs of the first are kept.
     """
     rows = len(keras.tree.flatten(inputs)[0])
     count = rounded_up(rows, multiple)

@@ -11,8 +11,7 @@ class UserError(ValueError):
 def reason(error):
     """Return the message of an exception as one line, or else its type.
 
-    The number of an error of the system is left out. Other white space is unchanged,
-    because file names may contain it.
+    White space within a line is unchanged, because file names may contain it.
     """
     message = re.sub(r"^\[(Errno|WinError) -?\d+\] ", "", str(error))
     message = re.sub(r"\s*\n\s*", " ", message.strip())

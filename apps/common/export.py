@@ -45,10 +45,7 @@ def check_export(path, output_format):
 
 
 def _own_names(folder):
-    """Return the set of the names of an older export in a folder.
-
-    SavedModels of other programs have no digests.
-    """
+    """Return the names of an older export in a folder; others have no digests."""
     is_saved_model = holds(folder, ("saved_model.pb", "variables"))
     return summed_names(folder) if is_saved_model else set()
 
@@ -94,7 +91,7 @@ def fill_chunks(strings, size):
 
 
 def map_chunks(function, batch, chunks, signature):
-    """Apply a function to the chunks of a batch, one after the other.
+    """Apply a function to the chunks of a batch, one after the other, to save memory.
 
     Only the tensors of the dict that the function returns, of `signature`, take more
     memory for a larger batch.

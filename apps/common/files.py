@@ -64,10 +64,7 @@ def check_local(path):
 
 
 def check_input(path):
-    """Raise a `UserError` if a path is neither a regular file nor an open one.
-
-    Reading a named pipe could block, and a device may never end.
-    """
+    """Raise a `UserError` unless a path is a regular file or an open one."""
     if str(path) == STANDARD_INPUT:
         check_standard_input("a regular file, or lines on the standard input")
         return
@@ -149,9 +146,8 @@ MAX_NUL_SHARE = 0.2
 def as_utf8(data, name):
     """Return the bytes of a text as UTF-8 without a byte order mark.
 
-    A text that is compressed by gzip is expanded. UTF-16 and UTF-32 are known by their
-    byte order mark. Other bytes are returned as they are, whether or not they are valid
-    UTF-8.
+    Gzip is expanded; UTF-16 and UTF-32 are known by their byte order mark. Other bytes
+    are returned as they are, whether or not they are valid UTF-8.
     """
     if data.startswith(GZIP):
         with _expanded(io.BytesIO(data), name) as file:
@@ -189,11 +185,7 @@ def write_or_print(path, content):
 
 
 def decoded(data, name, *, is_html):
-    """Return a text, and its encoding.
-
-    It is UTF-8, UTF-16 or UTF-32 with a byte order mark, the encoding that a page
-    declares, or Windows-1252.
-    """
+    """Return a text and its encoding, which a mark or the page names, or a guess."""
     data = as_utf8(data, name)
     declared = _CHARSET.search(data[:1024]) if is_html else None
     encodings = ["utf-8", declared[1].decode("ascii")] if declared else ["utf-8"]
@@ -206,8 +198,7 @@ def decoded(data, name, *, is_html):
 def utf8_lines(stream, name):
     """Yield the lines of a binary stream, as UTF-8 with their line feeds.
 
-    A buffered stream may be compressed by gzip. A stream in UTF-16 or UTF-32 is read as
-    a whole, others line by line. Neither may exceed the limit of reading.
+    A buffered stream may be compressed by gzip. UTF-16 and UTF-32 are read as a whole.
     """
     if hasattr(stream, "peek") and stream.peek(len(GZIP)).startswith(GZIP):
         with _expanded(stream, name) as file:
@@ -235,8 +226,7 @@ def _expanded(stream, name):
 class ArchiveMember(tarfile.TarInfo):
     """A member of an archive that raises an error for a damaged header.
 
-    `tarfile` takes such a header for the end of the archive. For example,
-    `tarfile.open(path, tarinfo=ArchiveMember)`.
+    Without `tarfile.open(path, tarinfo=ArchiveMember)`, the archive would end there.
     """
 
     @classmethod
@@ -329,10 +319,7 @@ def atomic_folder(path, own_names=None):
 
 @contextlib.contextmanager
 def errors_naming(path):
-    """Name a file or folder in the errors of writing it, such as those of a full disk.
-
-    The system names no file in some of them, and a temporary one in others.
-    """
+    """Name a file or folder in the errors of writing it, such as of a full disk."""
     try:
         yield
     except OSError as error:
@@ -343,13 +330,16 @@ def errors_naming(path):
 
 def check_file(path):
     """Raise a `UserError` if no file can be written there."""
+    is_other, fault = is_pipe_or_device(path), None
     if str(path) == STANDARD_INPUT:
+        fault = ""
+    elif resolved(path).is_dir():
+        fault = " a folder"
+    elif Path(path).exists() and not is_other and not os.access(path, os.W_OK):
+        fault = " one that is read-only"
+    if fault is not None:
         raise UserError(
-            f"expected the name of a file to write. Received: {str(path)!r}"
-        )
-    if resolved(path).is_dir():
-        raise UserError(
-            f"expected the name of a file to write. Received a folder: {str(path)!r}"
+            f"expected the name of a file to write. Received{fault}: {str(path)!r}"
         )
     is_link_to_file = Path(path).is_symlink() and Path(path).is_file()
     if is_link_to_file and os.path.abspath(path).startswith(("/dev/", "/proc/")):
@@ -358,21 +348,14 @@ def check_file(path):
             "expected the name of a file, or of a pipe or a device. Received "
             f"{str(path)!r}, which is a link to a file: use the name of that file"
         )
-    if is_pipe_or_device(path):
-        return
-    if Path(path).exists() and not os.access(path, os.W_OK):
-        raise UserError(
-            "expected the name of a file to write. Received one that is read-only: "
-            f"{str(path)!r}"
-        )
-    _check_parents(path)
+    if not is_other:
+        _check_parents(path)
 
 
 def check_folder(path, own_names=None):
     """Raise a `UserError` if a path must not be replaced by a new folder.
 
-    An empty folder may be replaced, and one with an older output. Returns the set of
-    the names in it that belong to that output.
+    An empty folder may be, and one with an older output, whose names are returned.
     """
     path = resolved(path)
     if path.exists() and not path.is_dir():
@@ -422,15 +405,12 @@ def _check_parents(path):
     nearest = resolved(path).parent
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
-    if not nearest.is_dir():
+    is_folder = nearest.is_dir()
+    if not is_folder or not os.access(nearest, os.W_OK):
+        fault = "one that is not writable" if is_folder else "a file"
         raise UserError(
-            f"expected a folder to write {Path(path).name!r} to. Received a file: "
+            f"expected a folder to write {Path(path).name!r} to. Received {fault}: "
             f"{str(nearest)!r}"
-        )
-    if not os.access(nearest, os.W_OK):
-        raise UserError(
-            f"expected a folder to write {Path(path).name!r} to. Received one that is "
-            f"not writable: {str(nearest)!r}"
         )
 
 
@@ -454,10 +434,7 @@ def remove_leftovers(folder, pattern):
 
 
 def recover_folder(path):
-    """Restore a folder that a killed process was replacing.
-
-    Incomplete folders of killed processes beside it are removed.
-    """
+    """Restore a folder that a killed process was replacing; remove incomplete ones."""
     aside = path.parent.glob(f".old-[0-9]*-{path.name}")
     if not path.exists() and (latest := max(aside, key=os.path.getmtime, default=None)):
         latest.rename(path)
@@ -484,11 +461,7 @@ def _with_temporary(path):
 
 
 def to_json(value, **layout):
-    """Return a value as JSON.
-
-    Characters that UTF-8 cannot encode, and those that a terminal does not show, are
-    escaped.
-    """
+    """Return a value as JSON; what UTF-8 or a terminal cannot show is escaped."""
     text = json.dumps(value, ensure_ascii=False, **layout)
     text = text.translate(ESCAPED_IN_JSON)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -517,12 +490,8 @@ def parse_json(text, **options):
 class Inputs:
     """The inputs of a command, to be compared with its outputs.
 
-    Links and other spellings of a name make no difference. An output in place of a hard
-    link leaves the other name of the file as it is.
-
-    Args:
-        *paths: Files and folders, which need not exist, or `-` for the standard input;
-            `None` is left out.
+    Links and other spellings of a name make no difference, and they need not exist. An
+    output in place of a hard link leaves the other name of the file as it is.
     """
 
     def __init__(self, *paths):
@@ -530,10 +499,9 @@ class Inputs:
         self._paths = {Path(os.path.realpath(expanded(name))) for name in names}
 
     def check(self, *outputs, whole=True):
-        """Raise a `UserError` if an output is one of the inputs.
+        """Raise a `UserError` if an output is an input, or a file in an input folder.
 
-        An existing file in an input folder is an input, too. A terminal or another
-        device may be input and output.
+        A terminal or another device may be input and output.
         """
         for output in outputs:
             if output is None or is_pipe_or_device(output):
@@ -561,10 +529,8 @@ _WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 def locked(folder):
     """Lock a folder against other processes, and create it if needed.
 
-    The operating system releases the lock when the process ends, however it ends. On a
-    file system without locks, nothing is locked. At the end the lock is removed, and so
-    is an empty folder. A killed process leaves an empty file, the lock, which the next
-    one takes and removes.
+    At the end the lock is removed, and so is an empty folder. The system releases the
+    lock of a killed process. On file systems without locks, nothing is locked.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -577,10 +543,7 @@ def locked(folder):
 
 @contextlib.contextmanager
 def locked_file(path):
-    """Lock a file against other processes, by a hidden file beside it; see `locked`.
-
-    The file itself may be replaced, and need not exist. Links are followed.
-    """
+    """Lock a file, which need not exist, by a hidden file beside it; see `locked`."""
     target = resolved(path)
     name = target.name
     if len(name) > KEPT_CHARACTERS:

@@ -22,15 +22,10 @@ MIN_SCORE = -1e8
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One sequence that a search has found.
+    """One sequence that a search has found, with T tokens.
 
-    Attributes:
-        token_ids: Integers `(T,)`, padded with END after the last token.
-        score: Score by which hypotheses are ranked.
-        log_probability: Natural logarithm of the probability of the sequence.
-        token_log_probabilities: That of each token, `(T,)`, zero after the last one.
-        length: Number of tokens, END included.
-        weights: Attention weights `(T, S)`.
+    `token_ids` are padded with END after the last token, and `token_log_probabilities`
+    with zeros; `length` counts END. Hypotheses are ranked by `score`.
     """
 
     token_ids: np.ndarray
@@ -77,10 +72,7 @@ def check_n_best(n_best, search):
 
 
 def check_several(inputs):
-    """Raise a `UserError` for a single input in place of several.
-
-    The items of a string are its characters.
-    """
+    """Raise a `UserError` for one input; the items of a string are its characters."""
     if isinstance(inputs, (str, bytes, os.PathLike)):
         raise UserError(
             f"expected several inputs, such as a list. Received one: {inputs!r:.60}"
@@ -109,17 +101,11 @@ MAX_PURPOSE = 200
 class Calibration:
     """Quantiles of the mean log-probability of outputs, and a threshold, if fitted.
 
-    Attributes:
-        data: Name of the data set.
-        count: Number of its outputs.
-        levels: Levels of the quantiles, increasing.
-        quantiles: Quantiles of the mean log-probability of the outputs.
-        out_of_domain: Name of a data set that the model is not for, if any.
-        auc: Area under the ROC curve that separates both data sets by the mean
-            log-probability: the probability that an output of the first one has a
-            larger value than one of the second.
-        threshold: The threshold that separates them best: the shares of both below it
-            differ most (Youden's J), and that of the first is at most `MAX_UNSURE`.
+    They are those of `count` outputs for the data set `data`. `out_of_domain` is a data
+    set that the model is not for, and `auc` the area under the ROC curve that separates
+    both: the probability that an output of the first one has a larger value than one of
+    the second. The `threshold` separates them best: the shares of both below it differ
+    most (Youden's J), and that of the first is at most `MAX_UNSURE`.
     """
 
     data: str
@@ -277,10 +263,7 @@ def _scores(outputs):
 
 
 def _area_under_curve(inside, outside):
-    """Return the share of pairs in which the score of `inside` is larger.
-
-    Equal scores count half. Both arrays are sorted.
-    """
+    """Return the share of pairs in which `inside` is larger; ties count half."""
     smaller = np.searchsorted(outside, inside, "left")
     at_most = np.searchsorted(outside, inside, "right")
     return float(np.mean(smaller + at_most) / 2 / len(outside))

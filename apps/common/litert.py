@@ -40,32 +40,13 @@ IDENTIFIER = b"TFL3"
 class Header:
     """The metadata that the files of all programs have.
 
-    Attributes:
-        version: See `VERSION`.
-        kind: Kind of program that the file is for.
-        model_bytes: Size of the model, which begins the file.
-        model_crc32: Its checksum. The archive has those of the other contents.
+    The model, of this size and checksum, begins the file.
     """
 
     version: Natural
     kind: str
     model_bytes: Natural
     model_crc32: Natural
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelFile:
-    """A LiteRT file that was read and checked.
-
-    Attributes:
-        path: Its path.
-        metadata: Dict of the metadata.
-        files: Dict from the names of the other files in its archive to their bytes.
-    """
-
-    path: Path
-    metadata: dict
-    files: dict
 
 
 def write_model_file(path, model, *, kind, metadata, files):
@@ -83,22 +64,13 @@ def write_model_file(path, model, *, kind, metadata, files):
 
 def update_metadata(path, kind, entries):
     """Replace some entries of the metadata of a LiteRT file."""
-    file = read_model_file(path, kind)
-    write_model_file(
-        path,
-        read_file(path)[: file.metadata["model_bytes"]],
-        kind=kind,
-        metadata={**file.metadata, **entries},
-        files=file.files,
-    )
+    metadata, files = read_model_file(path, kind)
+    model = read_file(path)[: metadata["model_bytes"]]
+    write_model_file(path, model, kind=kind, metadata=metadata | entries, files=files)
 
 
 def read_model_file(path, kind):
-    """Read the metadata of a LiteRT file, and check that the model is complete.
-
-    Returns:
-        A `ModelFile`.
-    """
+    """Return the metadata and the other files of a LiteRT file, and check its model."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"there is no LiteRT file {str(path)!r}")
@@ -133,7 +105,7 @@ def read_model_file(path, kind):
     model = memoryview(content)[: header.model_bytes]
     if zlib.crc32(model) != header.model_crc32:
         raise UserError(f"{path} is damaged: its checksum differs")
-    return ModelFile(path, metadata, files)
+    return metadata, files
 
 
 def available():
@@ -151,11 +123,10 @@ def _interpreter_type():
 
 
 class Runtime:
-    """Interpreters of one model.
+    """Interpreters of one model, each of which runs one call at a time.
 
-    An interpreter runs one call at a time. A plain call uses all threads, and waits for
-    other plain calls. `in_parallel` runs calls concurrently, each with its own
-    interpreter and one thread.
+    A plain call uses all threads, and waits for other plain calls. `in_parallel` runs
+    calls concurrently, each with its own interpreter and one thread.
     """
 
     def __init__(self, path, threads=None):
@@ -208,37 +179,25 @@ class LiteTask(Described):
     """A LiteRT file with its tokenizer and its runtime.
 
     Subclasses set `noun` (kind of the model, for messages), `presets` (folder of the
-    shipped presets), `tokenizer_type` (class of the tokenizer, with `from_files`),
-    `search_type` (dataclass of the options of the search) and `metadata_type`
-    (dataclass of the metadata, whose fields become attributes).
-
-    Args:
-        path: Name of a file that the export of the program has written.
-        threads: Number of threads; by default one per processor.
-
-    Attributes:
-        tokenizer: The tokenizer.
-        extra_ids: Number of ids beyond the vocabulary.
-        search: Dict of the options of the beam search.
-        options: Dict of the options of the model, as in its configuration.
-
-    Raises:
-        UserError: If the file cannot be read, or the package of LiteRT is missing.
+    shipped presets), `tokenizer_type` (with `from_files`), `search_type` and
+    `metadata_type` (dataclasses of the options of the search, and of the metadata,
+    whose fields become attributes). `search` and `options` are dicts of the options of
+    the search and of the model.
     """
 
     metadata_type = None
     extra_ids = 0
 
     def __init__(self, path, *, threads=None):
-        file = read_model_file(path, self.noun)
-        self.path = file.path
+        self.path = Path(path)
+        metadata, files = read_model_file(path, self.noun)
         self.runtime = Runtime(path, threads)
         with loading(self.path, self.noun):
             tokenizer = self.tokenizer_type.file_name
-            if tokenizer not in file.files:
+            if tokenizer not in files:
                 raise UserError(f"there is no {tokenizer!r}")
-            self.tokenizer = self.tokenizer_type.from_files(file.files)
-            self._read_metadata(file.metadata)
+            self.tokenizer = self.tokenizer_type.from_files(files)
+            self._read_metadata(metadata)
 
     def _read_metadata(self, metadata):
         names = [field.name for field in dataclasses.fields(self.metadata_type)]
@@ -272,11 +231,7 @@ class LiteTask(Described):
         return cls(find_litert(name_or_path, cls.presets), threads=threads)
 
     def search_options(self, **given):
-        """Return the options of the beam search, which are fixed in the file.
-
-        Raises:
-            UserError: If one that was given differs.
-        """
+        """Return the options of the beam search; others than the file's are refused."""
         for name, value in given.items():
             if name not in self.search or value != self.search[name]:
                 fixed = self.search.get(name)
@@ -287,10 +242,7 @@ class LiteTask(Described):
         return self.search
 
     def in_parallel(self, function, items):
-        """Yield pairs of an item and its result, in order, from several threads.
-
-        A few items are read ahead.
-        """
+        """Yield pairs of an item and its result, in order, from several threads."""
         pending = collections.deque()
         pool = ThreadPoolExecutor(self.runtime.threads)
         try:

@@ -471,8 +471,10 @@ def _check_options(lite, folder):
     cannot be read, such as an ensemble without its models, has only the file to run.
     """
     try:
-        first, *_ = member_folders(folder, presets=lite.presets, noun=lite.noun)
-        options = _options(read_sealed(first / CONFIG))
+        content = read_sealed(folder / CONFIG)
+        for first in _listed_members(content)[:1]:
+            content = read_sealed(_member(folder, first, lite.presets) / CONFIG)
+        options = _options(content)
     except (UserError, OSError):
         return
     for name, value in lite.options.items():

@@ -290,18 +290,15 @@ def files(built, serve, tmp_path_factory):
 
 def write_changed(path, copy, **metadata):
     """Write a copy of a translator's file with other metadata."""
-    file = read_model_file(path, "translator")
-    model = path.read_bytes()[: file.metadata["model_bytes"]]
-    kept = {**file.metadata, **metadata}
-    write_model_file(
-        copy, model, kind=kept.pop("kind"), metadata=kept, files=file.files
-    )
+    found, files = read_model_file(path, "translator")
+    model, kept = path.read_bytes()[: found["model_bytes"]], found | metadata
+    write_model_file(copy, model, kind=kept.pop("kind"), metadata=kept, files=files)
 
 
 def test_a_dropped_file_is_used(browser, address, built, files):
     folder, their_address = files
     path = built / "models" / "translator.tflite"
-    calibration = read_model_file(path, "translator").metadata["calibration"]
+    calibration = read_model_file(path, "translator")[0]["calibration"]
     write_changed(
         path,
         folder / "mine.tflite",

@@ -51,17 +51,9 @@ def test_sums_are_more_exact_than_the_weights():
     assert mean.network.get_weights()[0] == pytest.approx(1 / 3, rel=1e-6)
 
 
-def test_the_average_of_one_model_is_the_model(models):
-    vector, scalar = average_models(["b"], models.get).network.get_weights()
-    assert vector.tolist() == [3.0, 4.0] and scalar == 6.0
-
-
-def test_another_kind_is_refused(models):
+def test_another_kind_and_no_models_are_refused(models):
     with pytest.raises(UserError, match="large and a differ in units: 11 and 7"):
         average_models([Path("a"), Path("large")], lambda path: models[path.name])
     assert models["a"].weights[1] == 3.0
-
-
-def test_an_average_of_no_models_is_an_error(models):
     with pytest.raises(UserError, match="at least one folder of a model"):
         average_models([], models.get)

@@ -56,20 +56,12 @@ def test_only_an_export_is_replaced_by_an_export(tmp_path):
 
 
 @of_both_programs
-def test_a_served_model_has_no_size_of_batches(program, tmp_path, capsys):
+def test_options_of_other_exports_are_errors(program, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         program.main(["export", str(tmp_path / "x"), "--batch-size", "3"])
     assert "--batch-size" in capsys.readouterr().err
-
-
-@of_both_programs
-def test_a_precision_needs_a_litert_file(program, tmp_path, capsys):
     arguments = ["export", tmp_path / "served", "--quantize", "int8"]
     error = error_of(program.main, arguments, capsys)
     assert "--quantize needs a LiteRT file" in error and "Received: int8 for" in error
-
-
-@of_both_programs
-def test_export_on_other_backends_is_an_error(program, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     assert "TensorFlow" in error_of(program.main, ["export", tmp_path / "x"], capsys)

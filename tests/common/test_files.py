@@ -14,7 +14,6 @@ from keras_attention_apps.common.files import (
     check_file,
     check_folder,
     expanded,
-    is_pipe_or_device,
     read_json,
     recover_folder,
     remove_folder,
@@ -31,50 +30,44 @@ def own_names(folder):
     return {*KIND, "stale"} if is_ours else set()
 
 
-def test_a_file_appears_complete_and_nothing_else_stays(tmp_path):
-    with atomic_path(tmp_path / "new" / "a.txt") as temporary:
+def write_folder(folder, *names):
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).write_text("text")
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a.txt", "model.weights.npz", f"{'a' * 251}.txt"])
+def test_a_file_appears_complete_and_nothing_else_stays(tmp_path, name):
+    with atomic_path(tmp_path / "new" / name) as temporary:
         temporary.write_text("half")
-        assert not (tmp_path / "new" / "a.txt").exists()
+        assert temporary.suffixes == Path(name).suffixes
+        assert not (tmp_path / "new" / name).exists()
         temporary.write_text("whole")
-
-    assert [p.name for p in (tmp_path / "new").iterdir()] == ["a.txt"]
-    assert (tmp_path / "new" / "a.txt").read_text() == "whole"
-
-
-def test_after_an_error_the_old_file_is_unchanged(tmp_path):
-    (tmp_path / "a.txt").write_text("old")
-
-    with pytest.raises(RuntimeError), atomic_path(tmp_path / "a.txt") as temporary:
+    with pytest.raises(RuntimeError), atomic_path(tmp_path / "new" / name) as temporary:
         temporary.write_text("half")
         raise RuntimeError
 
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-    assert (tmp_path / "a.txt").read_text() == "old"
+    assert names_in(tmp_path / "new") == [name]
+    assert (tmp_path / "new" / name).read_text() == "whole"
 
 
-def test_a_folder_replaces_the_whole_old_one(tmp_path):
-    write_folder(tmp_path / "model", *KIND, "stale")
-
-    with atomic_folder(tmp_path / "model", own_names) as temporary:
-        write_folder(temporary, "fresh")
-
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-    assert [p.name for p in (tmp_path / "model").iterdir()] == ["fresh"]
-
-
-def test_other_files_of_a_replaced_folder_are_kept(tmp_path):
+def test_a_folder_replaces_the_whole_old_one_but_no_other_files(tmp_path):
     model = tmp_path / "model"
-    write_folder(model, *KIND, "notes.txt")
-    (model / "photographs").mkdir()
+    write_folder(model, *KIND, "stale", "notes.txt")
     write_folder(model / "photographs", "dog.jpg")
+    # A process of the same id was killed.
+    write_folder(tmp_path / f".part-{os.getpid()}-model", "half")
 
     with atomic_folder(model, own_names) as temporary:
         write_folder(temporary, KIND[0])
         (temporary / "notes.txt").write_text("new")
 
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-    names = [KIND[0], "notes.txt", "photographs"]
-    assert sorted(p.name for p in model.iterdir()) == names
+    assert names_in(tmp_path) == ["model"]
+    assert names_in(model) == [KIND[0], "notes.txt", "photographs"]
     assert (model / "photographs" / "dog.jpg").is_file()
     assert (model / "notes.txt").read_text() == "new"
 
@@ -89,19 +82,8 @@ def test_after_an_error_the_old_folder_is_unchanged(tmp_path):
         write_folder(temporary, "half")
         raise RuntimeError
 
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == sorted(KIND)
-
-
-def test_incomplete_files_of_a_killed_process_are_rewritten(tmp_path):
-    left = tmp_path / f".part-{os.getpid()}-model"
-    write_folder(left, "half")
-
-    with atomic_folder(tmp_path / "model", own_names) as temporary:
-        write_folder(temporary, "whole")
-
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-    assert [p.name for p in (tmp_path / "model").iterdir()] == ["whole"]
+    assert names_in(tmp_path) == ["model"]
+    assert names_in(tmp_path / "model") == sorted(KIND)
 
 
 def test_a_replaced_folder_is_restored_after_a_kill(tmp_path):
@@ -112,9 +94,8 @@ def test_a_replaced_folder_is_restored_after_a_kill(tmp_path):
     for _ in range(2):
         recover_folder(tmp_path / "model")
 
-        names = sorted(p.name for p in tmp_path.iterdir())
-        assert names == [".part-34-models", "model"]
-        assert sorted(p.name for p in (tmp_path / "model").iterdir()) == sorted(KIND)
+        assert names_in(tmp_path) == [".part-34-models", "model"]
+        assert names_in(tmp_path / "model") == sorted(KIND)
         write_folder(tmp_path / ".old-12-model", "stale")
 
 
@@ -137,10 +118,9 @@ def test_files_that_are_kept_are_in_the_new_folder_before_it_takes_the_name(
     assert not model.exists()
 
     recover_folder(model)
-    names = sorted([*KIND, "stale", "notes.txt", "photographs"])
-    assert sorted(p.name for p in model.iterdir()) == names
+    assert names_in(model) == sorted([*KIND, "stale", "notes.txt", "photographs"])
     assert (model / "photographs").read_text() == "text"
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+    assert names_in(tmp_path) == ["model"]
 
 
 @pytest.mark.parametrize("names", [["photo.jpg"], ["config.json"]])
@@ -213,33 +193,30 @@ def test_a_file_that_is_read_only_is_not_replaced(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no permissions of groups here")
-@pytest.mark.parametrize("mode", [0o600, 0o640])
-def test_a_new_file_has_the_permissions_of_the_old_one(tmp_path, mode):
-    file = tmp_path / "a.txt"
-    file.write_text("old")
-    file.chmod(mode)
-    with atomic_path(file) as temporary:
+@pytest.mark.parametrize(
+    ("atomic", "mode"),
+    [
+        *((atomic_path, mode) for mode in (0o600, 0o640)),
+        *((atomic_folder, mode) for mode in (0o700, 0o750)),
+    ],
+)
+def test_a_new_output_has_the_permissions_of_the_old_one(tmp_path, atomic, mode):
+    path = tmp_path / "output"
+    path.touch() if atomic is atomic_path else path.mkdir()
+    path.chmod(mode)
+    with atomic(path) as temporary:
         assert temporary.stat().st_mode & 0o777 == mode
-        temporary.write_text("new")
-    assert file.stat().st_mode & 0o777 == mode
+        (temporary if temporary.is_file() else temporary / "new").write_text("new")
+    assert path.stat().st_mode & 0o777 == mode
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no permissions of groups here")
-@pytest.mark.parametrize("mode", [0o700, 0o750])
-def test_a_new_folder_has_the_permissions_of_the_old_one(tmp_path, mode):
-    folder = tmp_path / "model"
-    write_folder(folder, *KIND)
-    folder.chmod(mode)
-    with atomic_folder(folder, own_names) as temporary:
-        assert temporary.stat().st_mode & 0o777 == mode
-        write_folder(temporary, "fresh")
-    assert folder.stat().st_mode & 0o777 == mode
-
-
-def test_a_hyphen_is_no_file_to_write(tmp_path, monkeypatch):
+def test_a_hyphen_and_the_home_of_nobody_are_no_files_to_write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"a file to write\. Received: '-'$"):
         check_file(Path("-"))
+    assert expanded("~") == Path.home()
+    with pytest.raises(UserError, match="Received: '~no-such-user/x'"):
+        expanded("~no-such-user/x")
 
 
 def test_a_loop_of_links_is_an_error_of_the_system(tmp_path):
@@ -248,12 +225,6 @@ def test_a_loop_of_links_is_an_error_of_the_system(tmp_path):
         for path in (tmp_path / "loop", tmp_path / "loop" / "name"):
             with pytest.raises(OSError, match=r"symbolic links: .*loop"):
                 check(path)
-
-
-def test_an_unknown_user_has_no_home_folder():
-    assert expanded("~") == Path.home()
-    with pytest.raises(UserError, match="Received: '~no-such-user/x'"):
-        expanded("~no-such-user/x")
 
 
 def test_a_folder_is_removed_from_its_name_first(tmp_path, monkeypatch):
@@ -319,12 +290,6 @@ def test_a_link_stays_one(tmp_path):
     assert (tmp_path / "folder" / "a.txt").read_text() == "new"
 
 
-def test_pipes_and_devices_are_neither_files_nor_folders(tmp_path):
-    (tmp_path / "file").write_text("text")
-    assert is_pipe_or_device(os.devnull)
-    assert not any(map(is_pipe_or_device, (tmp_path, tmp_path / "file", "missing")))
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_a_pipe_is_written_to_and_stays_one(tmp_path):
     os.mkfifo(tmp_path / "pipe")
@@ -341,45 +306,18 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path):
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
-    name = f"{'a' * 251}.txt"
-    with atomic_path(tmp_path / name) as temporary:
-        temporary.write_text("whole")
-    assert (tmp_path / name).read_text() == "whole"
+def test_json_keeps_every_script_and_escapes_what_a_terminal_does_not_show(tmp_path):
+    # The last name is not UTF-8.
+    value = {"wort": "Größe 犬", "name": os.fsdecode(b"caf\xe9")}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value
+    assert "Größe 犬" in (tmp_path / "a.json").read_text("utf-8")
 
-
-def write_folder(folder, *names):
-    folder.mkdir(exist_ok=True)
-    for name in names:
-        (folder / name).write_text("text")
-
-
-def test_the_temporary_name_keeps_the_suffixes(tmp_path):
-    with atomic_path(tmp_path / "model.weights.npz") as temporary:
-        assert temporary.name.endswith(".weights.npz")
-        temporary.touch()
-
-
-def test_json_keeps_every_script(tmp_path):
-    write_json(tmp_path / "a.json", {"wort": "Größe 犬"})
-
-    assert read_json(tmp_path / "a.json") == {"wort": "Größe 犬"}
-    assert "犬" in (tmp_path / "a.json").read_text("utf-8")
-
-
-def test_json_escapes_what_a_terminal_does_not_show():
     text = "é\x7f\x85\u202e\u2066\u200f"
     assert to_json([text], indent=1) == (
         '[\n "é\\u007f\\u0085\\u202e\\u2066\\u200f"\n]'
     )
     assert json.loads(to_json(text)) == text
-
-
-def test_json_keeps_names_that_are_not_utf_8(tmp_path):
-    name = os.fsdecode(b"caf\xe9")
-    write_json(tmp_path / "a.json", name)
-
-    assert read_json(tmp_path / "a.json") == name
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no files by number here")

@@ -21,31 +21,24 @@ def test_without_another_domain_the_lowest_2_percent_are_unsure():
 
     assert found.limit == pytest.approx(-0.98)
     assert found.threshold is found.auc is None
-    assert [found.is_unsure(x) for x in outputs(-0.99, -0.98, -0.1)] == [
-        True,
-        False,
-        False,
-    ]
+    unsure = [found.is_unsure(x) for x in outputs(-0.99, -0.98, -0.1)]
+    assert unsure == [True, False, False]
     assert found.share_unsure(inside) == pytest.approx(2 / 101)
 
 
-def test_the_area_under_the_curve_is_the_share_of_pairs_in_order():
+def test_a_threshold_separates_domains_but_leaves_most_of_the_validation_data():
     # Of the six pairs, four are in order, and one is equal.
     found = Calibration.measured(
         "a", outputs(-0.1, -0.2, -0.5), "b", outputs(-0.2, -0.4)
     )
     assert found.auc == pytest.approx(3.5 / 6, abs=1e-4)
 
-
-def test_the_threshold_separates_both_domains():
     inside = outputs(*[-0.1] * 19, -0.6)
     found = Calibration.measured("a", inside, "b", outputs(-0.5, -0.6, -0.7, -0.05))
     # One of twenty and three of four are below the lowest of the others.
     assert found.threshold == found.limit == -0.1
     assert found.share_unsure(inside) == 1 / 20
 
-
-def test_a_threshold_leaves_most_of_the_validation_data():
     inside = outputs(*(-i / 10 for i in range(10)))
     found = Calibration.measured("a", inside, "b", outputs(*[-0.55] * 8, -0.85))
     # -0.5 would separate nearly all, but four of ten are below it.

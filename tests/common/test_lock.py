@@ -68,31 +68,23 @@ def test_an_error_of_the_lock_names_the_output(tmp_path):
             pytest.fail("there is no such folder")
 
 
-def test_a_lock_that_a_killed_process_left_is_taken(tmp_path):
+HOLD = """
+import os, sys, pathlib
+from keras_attention_apps.common.files import locked_file
+with locked_file(pathlib.Path(sys.argv[1])):
+    os._exit(9)
+"""
+
+
+def test_other_processes_are_refused_but_not_after_one_was_killed(tmp_path):
     output = tmp_path / "captions.jsonl"
-    hold = (
-        "import os, sys, pathlib\n"
-        "from keras_attention_apps.common.files import locked_file\n"
-        "with locked_file(pathlib.Path(sys.argv[1])):\n"
-        "    os._exit(9)"
-    )
-    subprocess.run([sys.executable, "-c", hold, output])
+    command = [sys.executable, "-c", HOLD, output]
+    with locked_file(output):
+        ended = subprocess.run(command, capture_output=True, text=True)
+    assert "no other process" in ended.stderr
+
+    assert subprocess.run(command).returncode == 9
     assert len(list(tmp_path.iterdir())) == 1
     with locked_file(output):
         pass
     assert list(tmp_path.iterdir()) == []
-
-
-def test_another_process_is_refused(tmp_path):
-    output = tmp_path / "captions.jsonl"
-    hold = (
-        "import sys, pathlib\n"
-        "from keras_attention_apps.common.files import locked_file\n"
-        "with locked_file(pathlib.Path(sys.argv[1])):\n"
-        "    pass"
-    )
-    with locked_file(output):
-        ended = subprocess.run(
-            [sys.executable, "-c", hold, output], capture_output=True, text=True
-        )
-    assert "no other process" in ended.stderr

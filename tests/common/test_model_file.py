@@ -17,28 +17,21 @@ def path(tmp_path):
 
 
 def write(path, kind="captioner", **metadata):
-    write_model_file(
-        path, MODEL, kind=kind, metadata=metadata, files={"words.json": b"[1]"}
-    )
+    files = {"words.json": b"[1]"}
+    write_model_file(path, MODEL, kind=kind, metadata=metadata, files=files)
 
 
-def test_what_is_written_is_read(path):
+def test_what_is_written_is_read_as_a_model_and_as_an_archive(path):
     write(path, grid=(9, 9), name="é")
-    found = read_model_file(path, "captioner")
-    assert (found.metadata["grid"], found.metadata["name"]) == ([9, 9], "é")
-    assert found.files == {"words.json": b"[1]"}
-
-
-def test_the_model_comes_first_and_zip_programs_open_the_file(path):
-    assert path.read_bytes().startswith(MODEL)
+    metadata, files = read_model_file(path, "captioner")
+    assert (metadata["grid"], metadata["name"]) == ([9, 9], "é")
+    assert files == {"words.json": b"[1]"}
+    before = path.read_bytes()
+    assert before.startswith(MODEL)
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert sorted(archive.namelist()) == ["metadata.json", "words.json"]
-
-
-def test_equal_models_are_equal_files(path):
-    before = path.read_bytes()
-    write(path)
+    write(path, grid=(9, 9), name="é")
     assert path.read_bytes() == before
 
 
@@ -48,33 +41,21 @@ def refused(path, match, kind="captioner"):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file(tmp_path):
-    refused(tmp_path / "no.tflite", r"no LiteRT file .*no\.tflite")
-
-
-def test_another_file(tmp_path):
-    path = tmp_path / "text.tflite"
-    path.write_text("A text, and no model.")
-    refused(path, r"expected a LiteRT model.*first bytes are b'A text, '")
-
-
-def test_a_litert_model_without_metadata(tmp_path):
-    path = tmp_path / "other.tflite"
-    path.write_bytes(MODEL)
-    refused(path, "without the metadata of a captioner")
-
-
-@pytest.mark.parametrize("kept", [len(MODEL) - 10, len(MODEL) + 20, -1])
-def test_a_truncated_file(path, kept):
-    path.write_bytes(path.read_bytes()[:kept])
-    refused(path, "without the metadata of a captioner: it is truncated")
-
-
-def test_a_damaged_model(path):
-    content = bytearray(path.read_bytes())
-    content[20] ^= 1
-    path.write_bytes(content)
-    refused(path, "is damaged")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: b"A text, and no model.", "a LiteRT model.*bytes are b'A text, '"),
+        (lambda x: MODEL, "without the metadata of a captioner"),
+        *(
+            (lambda x, end=end: x[:end], "the metadata of a captioner: it is truncated")
+            for end in (len(MODEL) - 10, len(MODEL) + 20, -1)
+        ),
+        (lambda x: x[:20] + bytes([x[20] ^ 1]) + x[21:], "is damaged"),
+    ],
+)
+def test_other_and_damaged_files_are_refused(path, change, message):
+    path.write_bytes(change(path.read_bytes()))
+    refused(path, message)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +75,12 @@ def test_contents_that_expand_beyond_the_limit(path):
     read_model_file(path, "captioner")
 
 
-def test_another_kind(path):
+def test_another_kind_a_later_version_and_no_file(path, monkeypatch):
     refused(path, "expected a translator.*a captioner", kind="translator")
-
-
-def test_a_later_version(path, monkeypatch):
     later = litert.VERSION + 1
     with monkeypatch.context() as patch:
         patch.setattr(litert, "VERSION", later)
         write(path)
     refused(path, rf"metadata of version {later}.*up to version {later - 1}")
+    path.unlink()
+    refused(path, r"no LiteRT file .*my\.tflite")

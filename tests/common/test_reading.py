@@ -1,5 +1,7 @@
-"""Files that are read: regular ones up to a limit, and no pipes or devices."""
+"""Files that are read: regular ones up to a limit, and texts in any encoding."""
 
+import codecs
+import gzip
 import io
 import os
 import sys
@@ -7,6 +9,7 @@ import sys
 import pytest
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import (
+    as_utf8,
     at_most,
     check_bytes,
     check_input,
@@ -16,13 +19,6 @@ from keras_attention_apps.common.files import (
 )
 
 
-def test_a_regular_file_is_read(tmp_path):
-    (tmp_path / "file").write_bytes(b"content")
-    assert read_file(tmp_path / "file") == b"content"
-    with pytest.raises(FileNotFoundError):
-        read_file(tmp_path / "nowhere")
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 def test_pipes_devices_and_folders_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
@@ -30,16 +26,15 @@ def test_pipes_devices_and_folders_are_refused(tmp_path):
     for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
         with pytest.raises(UserError, match=message):
             read_file(path)
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "nowhere")
 
 
-def test_the_standard_input_is_read(monkeypatch):
+def test_the_standard_input_is_read_if_it_is_open(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"typed")))
     assert read_file("-") == b"typed"
     for path in ("-", "/dev/stdin", "/dev/fd/3"):
         check_input(path)
-
-
-def test_a_closed_standard_input_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(UserError, match="Received: a closed standard input"):
         read_file("-")
@@ -55,20 +50,6 @@ def test_an_open_pipe_is_read():
     os.close(reading)
 
 
-def test_what_exceeds_the_limit_is_refused(tmp_path):
-    (tmp_path / "file").write_bytes(b"content")
-    with (
-        at_most(6),
-        pytest.raises(UserError, match="more than 6 bytes; --max"),
-    ):
-        read_file(tmp_path / "file")
-    with at_most(7):
-        assert read_file(tmp_path / "file") == b"content"
-    check_bytes(256_000_000, "it")
-    with pytest.raises(UserError, match="more than 256,000,000 bytes"):
-        check_bytes(256_000_001, "it")
-
-
 class Endless(io.RawIOBase):
     """A file like `/dev/zero`."""
 
@@ -80,16 +61,81 @@ class Endless(io.RawIOBase):
         return len(buffer)
 
 
-def test_an_endless_file_ends_at_the_limit():
-    with at_most(1000), pytest.raises(UserError, match="zero has more than 1,000"):
-        read_all(io.BufferedReader(Endless()), "zero")
-    with at_most(1000), pytest.raises(UserError, match="zero has more than 1,000"):
-        next(utf8_lines(io.BufferedReader(Endless()), "zero"))
+def test_what_exceeds_the_limit_is_refused(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    with at_most(6), pytest.raises(UserError, match="more than 6 bytes; --max"):
+        read_file(tmp_path / "file")
+    with at_most(7):
+        assert read_file(tmp_path / "file") == b"content"
+    check_bytes(256_000_000, "it")
+    with pytest.raises(UserError, match="more than 256,000,000 bytes"):
+        check_bytes(256_000_001, "it")
+
+    compressed = gzip.compress(bytes(range(200)) * 1000)
+    for read, content in (
+        (read_all, io.BufferedReader(Endless())),
+        (lambda *x: next(utf8_lines(*x)), io.BufferedReader(Endless())),
+        (as_utf8, compressed),
+    ):
+        with at_most(1000), pytest.raises(UserError, match="x has more than 1,000"):
+            read(content, "x")
 
 
-def test_lines_may_be_more_than_the_limit_together():
+def test_lines_are_read_lazily_and_may_exceed_the_limit_together():
+    stream = io.BytesIO(b"one\ntwo\nthree\n")
+    lines = utf8_lines(stream, "text")
+    assert next(lines) == b"one\n" and stream.tell() == 4
     with at_most(4):
-        found = list(utf8_lines(io.BytesIO(b"one\ntwo\n"), "text"))
-        assert found == [b"one\n", b"two\n"]
+        assert next(lines) == b"two\n"
         with pytest.raises(UserError, match="text has more than 4 bytes"):
-            list(utf8_lines(io.BytesIO(b"one\nthree\n"), "text"))
+            next(lines)
+
+
+TEXT = "Ein größerer Hund.\r\nZwei\u2028Hunde 🐕\n\nDrei"
+ENCODED = {
+    "utf-8": TEXT.encode(),
+    "utf-8-sig": TEXT.encode("utf-8-sig"),
+    "utf-16-le": codecs.BOM_UTF16_LE + TEXT.encode("utf-16-le"),
+    "utf-16-be": codecs.BOM_UTF16_BE + TEXT.encode("utf-16-be"),
+    "utf-32-le": codecs.BOM_UTF32_LE + TEXT.encode("utf-32-le"),
+    "utf-32-be": codecs.BOM_UTF32_BE + TEXT.encode("utf-32-be"),
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODED)
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_encodings_with_a_mark_are_read(encoding, is_compressed):
+    data = ENCODED[encoding]
+    data = gzip.compress(data) if is_compressed else data
+    assert as_utf8(data, "x.txt") == TEXT.encode()
+    lines = utf8_lines(io.BufferedReader(io.BytesIO(data)), "x.txt")
+    assert b"".join(lines) == TEXT.encode()
+    lines = utf8_lines(io.BufferedReader(io.BytesIO(data)), "x.txt")
+    assert len(list(lines)) == TEXT.count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        *(
+            (gzip.compress(TEXT.encode())[end] + b"?", r"^x is damaged: ")
+            for end in (slice(40), slice(None, -9))
+        ),
+        *(
+            (TEXT.encode(encoding), "x is not UTF-8: .*NUL.*UTF-16")
+            for encoding in ("utf-16-le", "utf-16-be", "utf-32-le")
+        ),
+        (codecs.BOM_UTF16_LE + b"a\x00b", "mark of UTF-16, but is not UTF-16"),
+    ],
+)
+def test_other_encodings_and_damaged_files_are_named(data, message):
+    with pytest.raises(UserError, match=message):
+        as_utf8(data, "x")
+    with pytest.raises(UserError, match=message):
+        list(utf8_lines(io.BufferedReader(io.BytesIO(data)), "x"))
+
+
+def test_other_bytes_stay():
+    for data in ("größer\n".encode("latin-1"), b"a\x00 long line\n", b""):
+        assert as_utf8(data, "x.txt") == data
+    assert list(utf8_lines(io.BytesIO(), "x")) == []

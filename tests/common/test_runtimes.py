@@ -71,20 +71,16 @@ def test_an_unknown_backend_is_one_line():
     assert "set KERAS_BACKEND=" in line and line.endswith("abacus")
 
 
-def test_few_inputs_run_on_litert():
+def test_few_inputs_run_on_litert_if_it_has_the_options(monkeypatch):
     assert [chosen("both", count=n) for n in (1, 3, 4)] == ["litert", "litert", "keras"]
-
-
-def test_a_preset_without_a_litert_file_runs_on_keras():
     assert chosen("weights") == "keras"
-
-
-def test_options_that_litert_lacks_run_on_keras():
     assert chosen("both", precision="float32", jit_compile=False) == "litert"
     assert chosen("both", precision="mixed_bfloat16") == "keras"
     assert chosen("both", image_size=224) == "keras"
     assert chosen("both", search={"beam_size": 5}) == "litert"
     assert chosen("both", search={"beam_size": 4}) == "keras"
+    monkeypatch.setattr(litert, "available", lambda: False)
+    assert chosen("both") == "keras"
 
 
 def test_results_do_not_depend_on_the_number_of_inputs(monkeypatch):
@@ -139,6 +135,9 @@ def test_contradictory_options_are_refused_before_a_model_is_loaded(monkeypatch)
     for model in ("both", "weights"):
         with pytest.raises(UserError, match="beam_groups must divide beam_size, 5"):
             chosen(model, search={"beam_groups": 3})
+    for search, n_best in (({}, 6), ({"beam_size": 2}, 3)):
+        with pytest.raises(UserError, match="n_best must be between 1 and"):
+            chosen("weights", search=search, n_best=n_best)
 
 
 def test_a_damaged_litert_file_is_named(monkeypatch, capsys):
@@ -151,29 +150,13 @@ def test_a_damaged_litert_file_is_named(monkeypatch, capsys):
     assert capsys.readouterr().err == message
 
 
-def test_more_hypotheses_than_the_beam_are_refused_at_once(monkeypatch):
-    monkeypatch.setattr(Keras, "from_preset", lambda *_: pytest.fail("it is loaded"))
-    for search, n_best in (({}, 6), ({"beam_size": 2}, 3)):
-        with pytest.raises(UserError, match="n_best must be between 1 and"):
-            chosen("weights", search=search, n_best=n_best)
-    assert chosen("both", n_best=5) == "litert"
-
-
-def test_without_the_package_it_is_keras(monkeypatch):
-    monkeypatch.setattr(litert, "available", lambda: False)
-    assert chosen("both") == "keras"
-
-
-def test_a_requested_runtime():
+def test_a_requested_runtime_and_a_file(tmp_path):
     assert chosen("both", "keras") == "keras"
     assert chosen("both", "litert", count=100) == "litert"
     with pytest.raises(UserError, match="'weights' has no LiteRT file"):
         chosen("weights", "litert")
     with pytest.raises(UserError, match="beam_size is fixed"):
         chosen("both", "litert", search={"beam_size": 4})
-
-
-def test_a_file_runs_on_litert_alone(tmp_path):
     file = str(tmp_path / "both" / "model.tflite")
     assert chosen(file, count=100) == "litert"
     with pytest.raises(UserError, match="a LiteRT file needs --runtime litert"):

@@ -8,18 +8,9 @@ import functools
 
 import keras
 from keras import ops
-from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.text import END, START
 
 from keras_attention import Ban, ensemble_step
-
-
-def compiles(jit_compile):
-    """Return whether to compile: if requested, and always on JAX."""
-    backend = keras.backend.backend()
-    if jit_compile and backend == "torch":
-        raise UserError("jit_compile needs TensorFlow or JAX. Received: PyTorch")
-    return jit_compile or backend == "jax"
 
 
 @contextlib.contextmanager
@@ -36,8 +27,8 @@ def computing_in(precision):
 def with_cast_weights(step, network):
     """Return the step of a search with weights that are cast once.
 
-    In mixed precision a layer casts its weights in every call, hence in every step of a
-    search, which for few rows takes longer than the matrix products.
+    In mixed precision a layer casts them in every step, which for few rows takes longer
+    than the matrix products.
     """
     if network.compute_dtype == network.variable_dtype:
         return step
@@ -57,9 +48,9 @@ def with_cast_weights(step, network):
 
 
 def shape_multiple(size=8):
-    """Return the multiple to which the size of an axis is rounded up.
+    """Return the multiple of the size of an axis: `size` on JAX, else 1.
 
-    JAX compiles for every shape, so it is `size` there. Elsewhere it is 1.
+    JAX compiles for every shape.
     """
     return size if keras.backend.backend() == "jax" else 1
 
@@ -77,15 +68,8 @@ def power_of_two(count, largest):
 class DecoderNetwork(keras.Model):
     """A network that generates token ids: what training and a search need of it.
 
-    Args:
-        config: Its `ModelConfig`.
-        name: Name of the network.
-        sample_temperature: Softmax temperature for sampling in self-critical training.
-
-    Attributes:
-        mean_loss: Metric of the loss, which `compute_loss` updates with the number of
-            tokens as the weight. That of Keras is a mean weighted by rows, padding
-            included.
+    Self-critical training samples with `sample_temperature`. `mean_loss` is weighted by
+    tokens; the mean of Keras is weighted by rows, padding included.
     """
 
     def __init__(self, config, *, name, sample_temperature=1.0):
@@ -107,10 +91,7 @@ class DecoderNetwork(keras.Model):
 
 
 class Ensemble(keras.Model):
-    """Networks whose mean probability a search follows; see `ensemble_step`.
-
-    They have `begin` and `step`, as for `SearchModel`, the same tokens and positions.
-    """
+    """Networks whose mean probability a search follows; see `ensemble_step`."""
 
     def __init__(self, networks):
         # The policy decides whether a search casts the weights once.
@@ -134,7 +115,7 @@ class Ensemble(keras.Model):
 
 
 class SearchModel(keras.Model):
-    """A search as a Keras model, from the inputs of a network to sequences.
+    """A search as a Keras model, from a dict of the inputs of a network to sequences.
 
     Args:
         network: Keras model with `begin(inputs, max_length)`, which returns a memory
@@ -143,20 +124,12 @@ class SearchModel(keras.Model):
         search: One of the searches of `keras_attention`, with its own arguments bound.
         max_length: Maximum number of tokens of a sequence, END included.
         banned: Token ids that no sequence may contain.
-        constraints: Further constraints of the search, or a function from the inputs to
-            them.
-        limit: Function from the inputs to the maximum length of each row, `(B,)`;
-            `max_length` for all if omitted. Only `beam_search` accepts one.
+        constraints: Those of the search, or a function from the inputs to them.
+        limit: Function from the inputs to the maximum length of each row, `(B,)`, for
+            `beam_search`.
         step_options: Further keyword arguments of `network.step`.
-        seed_generator: The `keras.random.SeedGenerator` that `search` draws from, if
-            any.
+        seed_generator: The generator that `search` draws from, if any.
         jit_compile: Whether XLA compiles the search.
-
-    Call arguments:
-        inputs: Dict of tensors, as for the network.
-
-    Returns:
-        The dict that the search returns.
     """
 
     def __init__(

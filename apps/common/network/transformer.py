@@ -12,10 +12,7 @@ from keras_attention import SelfAttention
 
 
 def embed(embedding, positions, token_ids):
-    """Return embeddings of token ids `(..., T)`, scaled, with their positions.
-
-    They are `(..., T, E)`, scaled by the square root of E.
-    """
+    """Return embeddings of token ids `(..., T)` times sqrt(E), with their positions."""
     return positions(embedding(token_ids) * embedding.output_dim**0.5)
 
 
@@ -26,20 +23,13 @@ def position_table(embedding, positions, max_length):
 
 
 def embed_step(embedding, table, token_ids, cache):
-    """Return what `embed` returns for one step of a search, `(B, K, E)`.
-
-    `token_ids` are the last tokens, `(B, K)`; `table` and `cache` those of
-    `position_table` and of a `TransformerDecoder`.
-    """
+    """Return what `embed` returns for the last tokens of hypotheses, `(B, K)`."""
     encodings = ops.take(table, _lengths(cache), axis=0)
     return embedding(token_ids) * embedding.output_dim**0.5 + encodings
 
 
 def _lengths(cache):
-    """Return the lengths of hypotheses, `(B, K)`, or one number for those of a source.
-
-    In a search, hypotheses of one source have the same length.
-    """
+    """Return the lengths of hypotheses, `(B, K)`, or their one length if B is 1."""
     lengths = cache["length"]
     sources = lengths.shape[0]
     is_one = isinstance(sources, int) and sources == 1
@@ -49,15 +39,9 @@ def _lengths(cache):
 class TransformerLayer(keras.layers.Layer):
     """Base of encoder and decoder layers: norms, dropout and feed-forward network.
 
-    Args:
-        depth: Depth of inputs and outputs E, a multiple of `heads`.
-        sublayers: Number of sublayers.
-        heads: Number of heads of an attention.
-        units: Units of the hidden layer of the feed-forward network.
-        dropout: Dropout rate of the output of every sublayer.
-        attention_dropout: Dropout rate of the attention weights.
-        pre_norm: Whether layer normalisation comes before each sublayer (pre-norm)
-            instead of after it (post-norm).
+    `depth` is E, a multiple of `heads`, and `units` are those of the hidden layer.
+    Layer normalisation comes before each sublayer (`pre_norm`), or after it
+    (post-norm).
 
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3;
     pre-norm: [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), section 3.
@@ -133,15 +117,9 @@ class EncoderLayer(TransformerLayer):
 class DecoderLayer(TransformerLayer):
     """Causal self-attention, attention to the source, and a feed-forward network.
 
-    Call arguments:
-        x: `(B * K, T, E)`.
-        values: The source, `(B, S, depth)`.
-        value_mask: Boolean `(B, S)`.
-        return_weights: Whether to return the weights, too.
-
-    Returns:
-        `x` and the mean weights of all heads over the source, `(B, K * T, S)` or
-        `None`.
+    A call takes `x` `(B * K, T, E)` and the source `values` `(B, S, depth)`, and
+    returns `x` and the mean weights of all heads over the source, `(B, K * T, S)`, or
+    `None`.
     """
 
     def __init__(self, depth, **options):
@@ -159,10 +137,9 @@ class DecoderLayer(TransformerLayer):
         return self._sublayers(x, self.self_attention, memory, return_weights, training)
 
     def step(self, x, cache, memory, return_weights):
-        """Run one step of K hypotheses, `x` of `(B, K, E)`.
+        """Run one step of K hypotheses, `x` of `(B, K, E)`; the cache has `B * K` rows.
 
-        The cache has `B * K` rows, the memory of `source_attention` has B. Returns `x`,
-        the cache, and the mean weights of all heads `(B, K, S)` or `None`.
+        Returns `x`, the cache, and the mean weights of all heads `(B, K, S)` or `None`.
         """
 
         def attend_to_prefix(x):
@@ -198,25 +175,10 @@ class DecoderLayer(TransformerLayer):
 class TransformerDecoder(keras.layers.Layer):
     """A stack of decoder layers, for whole sequences or step by step.
 
-    The weights over the source are the mean over the heads of one layer, or of all
-    layers but the lowest, which attends to the last token rather than the next one.
-
-    Args:
-        layers: Number of layers.
-        depth: Depth of the layers E.
-        alignment_layer: The layer whose weights are returned, counted from 1; all but
-            the lowest if `None`.
-        **options: Further arguments of `TransformerLayer`.
-
-    Call arguments:
-        x: Embedded tokens `(B * K, T, E)`.
-        values: The source, `(B, S, depth)`.
-        value_mask: Boolean `(B, S)`.
-        return_weights: Whether to return the weights, too.
-
-    Returns:
-        outputs: `(B * K, T, E)`.
-        weights: `(B, K * T, S)`; only if `return_weights`.
+    The weights over the source are the mean over the heads of one layer, the
+    `alignment_layer` counted from 1, or of all layers but the lowest, which attends to
+    the last token rather than the next one. A call is that of `DecoderLayer`; the
+    weights are only returned if `return_weights`.
     """
 
     def __init__(

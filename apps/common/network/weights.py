@@ -69,10 +69,7 @@ def load_checkpoint(model, path):
 
 @contextlib.contextmanager
 def errors_of(path):
-    """Replace every error of reading a file by a `UserError` with the reason.
-
-    Readers of damaged archives fail with nearly every type of exception.
-    """
+    """Replace every error of reading a file by a `UserError` with the reason."""
     try:
         yield
     except (UserError, OSError):
@@ -145,10 +142,7 @@ def _name(place):
 
 
 def _header(shape):
-    """Return the header of an array of bytes in the format of NumPy, version 1.0.
-
-    It does not depend on the version of NumPy, so that headers can be compared.
-    """
+    """Return the header of an array of bytes in the format of NumPy, version 1.0."""
     text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"
     text = text.ljust(HEADER - 11) + "\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
