@@ -4,16 +4,11 @@ import json
 
 import keras
 import numpy as np
-from arrays import draw, numpy, randomized
+from arrays import draw, numpy, randomized, sigmoid
 from keras import tree
+from layers.cases import CASES
 
-from keras_attention import (
-    AdditiveAttention,
-    AttentionCell,
-    AttentionDecoder,
-    LuongAttention,
-    SelfAttention,
-)
+from keras_attention import AdditiveAttention, AttentionCell, AttentionDecoder
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, SEQUENCES, STEPS, POSITIONS = 2, 3, 5, 7
@@ -49,13 +44,6 @@ CELLS = {
 }
 
 
-def assert_close(found, expected, atol=1e-5):
-    tree.assert_same_structure(found, expected)
-    for x, y in zip(tree.flatten(found), tree.flatten(expected), strict=True):
-        x, y = map(keras.ops.convert_to_numpy, (x, y))
-        np.testing.assert_allclose(x, y, atol=atol)
-
-
 def assert_same_config(found, expected):
     # Files store tuples as lists.
     assert json.dumps(found.get_config()) == json.dumps(expected.get_config())
@@ -70,10 +58,6 @@ def decoder_of(cell, *, gate=False, dtype=None, **options):
     )
     decoder.build(INPUTS, VALUE)
     return randomized(decoder)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def attend_as_in_the_paper(attention, s, h):
@@ -166,25 +150,6 @@ def random_state(rng, cell, *leading):
     return tree.map_structure(lambda x: draw(rng, (*leading, x.shape[-1])), zeros)
 
 
-ATTENTIONS = {
-    "additive": lambda **options: AdditiveAttention(UNITS, **options),
-    "coverage": lambda **options: AdditiveAttention(UNITS, coverage=True, **options),
-    "monotonic": lambda **options: AdditiveAttention(
-        UNITS, weighting="monotonic", **options
-    ),
-    "general": lambda **options: LuongAttention("general", **options),
-    "heads": lambda **options: SelfAttention(3, 5, **options),
-    "location": lambda **options: LuongAttention(
-        "location", positions=POSITIONS, **options
-    ),
-    "local-m": lambda **options: LuongAttention(
-        "general", window="local-m", half_width=1, **options
-    ),
-    "local-p": lambda **options: LuongAttention(
-        "general", window="local-p", half_width=2, **options
-    ),
-}
-
 # Every option alone, and combined with others.
 CHOICES = {
     "Bahdanau": {},
@@ -205,10 +170,10 @@ CHOICES = {
 def decoder_of_choice(choice, attention="general", cell="lstm", *, dtype=None):
     """A decoder whose weights, biases included, are all drawn at random."""
     if isinstance(attention, str):
-        attention = ATTENTIONS[attention](dtype=dtype)
+        attention = CASES[attention].build(dtype=dtype)
         value = VALUE
     else:
-        attention = [ATTENTIONS[name](dtype=dtype) for name in attention]
+        attention = [CASES[name].build(dtype=dtype) for name in attention]
         value = [VALUE, (BATCH, OTHER_LENGTH, OTHER_DIM)]
     step = AttentionCell(
         CELLS[cell](dtype=dtype), attention, dtype=dtype, **CHOICES[choice]

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw, numpy
+from arrays import assert_close, draw, numpy
 from combinations import quick_first
 from decoder.reference import (
     BATCH,
@@ -16,7 +16,6 @@ from decoder.reference import (
     UNITS,
     VALUE,
     VALUE_DIM,
-    assert_close,
     decoder_of,
 )
 from keras import ops
@@ -24,8 +23,6 @@ from models import COMPILES, fit
 
 from keras_attention import AdditiveAttention, AttentionCell, AttentionDecoder
 from keras_attention.ops import additive_blocks
-
-pytestmark = pytest.mark.usefixtures("seeded")
 
 
 class DropoutProbe(keras.Model):
@@ -145,8 +142,9 @@ def test_training_with_dropout_leaves_no_cached_masks(rng, compiles):
     assert_close(numpy(decoder(inputs, value)), numpy(without_dropout(inputs, value)))
 
 
-@pytest.mark.parametrize("compiles", [False, COMPILES])
-@pytest.mark.parametrize("block", [0, additive_blocks.BLOCK_ELEMENTS])
+@pytest.mark.parametrize(
+    ("block", "compiles"), [(0, False), (additive_blocks.BLOCK_ELEMENTS, COMPILES)]
+)
 @pytest.mark.exhaustive
 def test_training_with_dropout_runs_several_sequences(
     rng, monkeypatch, block, compiles

@@ -19,33 +19,42 @@ from decoder.reference import (
 )
 from keras import tree
 
-from keras_attention import (
-    AdditiveAttention,
-    AttentionCell,
-    AttentionDecoder,
-    LuongAttention,
-    SelfAttention,
-)
-
-pytestmark = pytest.mark.usefixtures("seeded")
+import keras_attention as ka
 
 
 @pytest.mark.parametrize(
-    "cell", [keras.layers.Dense(8), keras.layers.GRU(8), "gru", None], ids=repr
+    ("options", "message"),
+    [
+        ({"cell": keras.layers.Dense(8)}, "must be a Keras RNN cell.*Received: <Dense"),
+        ({"cell": keras.layers.GRU(8)}, "must be a Keras RNN cell.*Received: <GRU"),
+        ({"cell": "gru"}, "must be a Keras RNN cell.*Received: 'gru'"),
+        ({"cell": None}, "must be a Keras RNN cell.*Received: None"),
+        ({"attention": keras.layers.Attention()}, "attention must be.*: <Attention"),
+        ({"attention": None}, "attention must be.*Received: None"),
+        (
+            {"attention": ka.SelfAttention(3, 5, causal=True)},
+            "neither be causal.*=True",
+        ),
+        (
+            {"attention": ka.SelfAttention(3, 5, positions="alibi")},
+            "neither be causal.*Received: causal=",
+        ),
+        (
+            {"attention": ka.SelfAttention(3, 5, window_size=2)},
+            "neither be causal.*Received: causal=",
+        ),
+        ({"order": "luong"}, "'previous', 'current'.*Received: 'luong'"),
+        (
+            {"order": "current", "input_in_query": True},
+            "input_in_query needs order='previous'",
+        ),
+    ],
 )
-def test_cell_must_be_a_recurrent_cell(cell):
-    message = f"cell must be a Keras RNN cell.*Received: {re.escape(repr(cell))}"
+def test_parts_that_do_not_fit_are_named(options, message):
+    parts = {"cell": CELLS["lstm"](), "attention": ka.AdditiveAttention(UNITS)}
 
     with pytest.raises(ValueError, match=message):
-        AttentionCell(cell, AdditiveAttention(UNITS))
-
-
-@pytest.mark.parametrize("attention", [keras.layers.Attention(), None], ids=repr)
-def test_attention_must_be_of_this_package(attention):
-    message = f"attention must be.*Received: {re.escape(repr(attention))}"
-
-    with pytest.raises(ValueError, match=message):
-        AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention)
+        ka.AttentionCell(**{**parts, **options})
 
 
 @pytest.mark.parametrize("cell", [keras.layers.GRUCell(8), None], ids=repr)
@@ -53,11 +62,13 @@ def test_decoder_needs_an_attention_cell(cell):
     message = f"cell must be an AttentionCell. Received: {re.escape(repr(cell))}"
 
     with pytest.raises(ValueError, match=message):
-        AttentionDecoder(cell)
+        ka.AttentionDecoder(cell)
 
 
 def new_decoder(cell="lstm"):
-    return AttentionDecoder(AttentionCell(CELLS[cell](), AdditiveAttention(UNITS)))
+    return ka.AttentionDecoder(
+        ka.AttentionCell(CELLS[cell](), ka.AdditiveAttention(UNITS))
+    )
 
 
 SHAPES = {
@@ -167,40 +178,6 @@ def test_different_batch_sizes_are_named(make):
         decoder.cell(zeros(BATCH, INPUT_DIM), state, memory(value))
 
 
-def test_gate_must_be_a_boolean_or_a_layer():
-    with pytest.raises(ValueError, match=r"gate must be a boolean.*Received: 0\.5"):
-        AttentionCell(keras.layers.GRUCell(8), AdditiveAttention(UNITS), gate=0.5)
-
-
-def test_input_in_query_requires_the_previous_state():
-    with pytest.raises(ValueError, match="input_in_query needs order='previous'"):
-        AttentionCell(
-            CELLS["lstm"](),
-            LuongAttention("general"),
-            order="current",
-            input_in_query=True,
-        )
-
-
-@pytest.mark.parametrize(
-    "option", [{"causal": True}, {"positions": "alibi"}, {"window_size": 2}]
-)
-def test_heads_in_a_decoder_have_no_positions(option):
-    with pytest.raises(ValueError, match=r"neither be causal.*Received: causal="):
-        AttentionCell(CELLS["gru"](), SelfAttention(3, 5, **option))
-
-
-def test_order_must_be_one_of_two():
-    with pytest.raises(ValueError, match=r"'previous', 'current'.*Received: 'luong'"):
-        AttentionCell(CELLS["gru"](), LuongAttention(), order="luong")
-
-
-@pytest.mark.parametrize("width", [0, 2.5, "tanh"])
-def test_attentional_vector_must_have_a_width(width):
-    with pytest.raises(ValueError, match=f"positive integer.*Received: {width!r}"):
-        AttentionCell(CELLS["gru"](), LuongAttention(), attentional_vector=width)
-
-
 def test_wrong_number_of_values_is_named(rng):
     decoder = decoder_of_choice("Luong", ["additive", "general"])
     inputs, value = draw(rng, INPUTS, VALUE)
@@ -210,8 +187,8 @@ def test_wrong_number_of_values_is_named(rng):
 
 
 def test_a_memory_is_required_if_the_fed_depth_is_unknown():
-    cell = AttentionCell(
-        CELLS["gru"](), LuongAttention(), order="current", input_feeding=True
+    cell = ka.AttentionCell(
+        CELLS["gru"](), ka.LuongAttention(), order="current", input_feeding=True
     )
 
     with pytest.raises(ValueError, match=r"memory must be given.*memory=None"):
@@ -245,7 +222,7 @@ def test_an_initial_state_has_the_batch_size_of_the_inputs():
 
 @pytest.mark.parametrize("state", [{}, {"fed": zeros(2, 17)}, None], ids=repr)
 def test_a_state_to_complete_needs_that_of_the_cell(state):
-    cell = AttentionCell(CELLS["gru"](), AdditiveAttention(UNITS, coverage=True))
+    cell = ka.AttentionCell(CELLS["gru"](), ka.AdditiveAttention(UNITS, coverage=True))
     message = r"state must be a dict.*'cell' with tensors of rank 2 or 3.*Received: "
 
     with pytest.raises(ValueError, match=message + re.escape(str(shapes(state)))):

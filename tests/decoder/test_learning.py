@@ -5,16 +5,7 @@ import numpy as np
 import pytest
 from combinations import quick_first
 
-from keras_attention import (
-    AdditiveAttention,
-    AttentionCell,
-    AttentionDecoder,
-    LuongAttention,
-    MonotonicWeighting,
-    PositionEncoding,
-)
-
-pytestmark = pytest.mark.usefixtures("seeded")
+import keras_attention as ka
 
 LENGTH, SYMBOLS, UNITS, START = 5, 17, 32, 0
 
@@ -26,15 +17,15 @@ TASKS = {
 }
 
 ATTENTIONS = {
-    "additive": lambda: AdditiveAttention(UNITS),
-    "coverage": lambda: AdditiveAttention(UNITS, coverage=True),
-    "entmax": lambda: AdditiveAttention(UNITS, weighting="entmax"),
-    "general": lambda: LuongAttention("general"),
-    "location": lambda: LuongAttention("location", positions=LENGTH),
-    "local-p": lambda: LuongAttention("general", window="local-p", half_width=3),
-    "local-m": lambda: LuongAttention("general", window="local-m", half_width=1),
-    "monotonic": lambda: AdditiveAttention(
-        UNITS, weighting=MonotonicWeighting(score_bias=-1.0)
+    "additive": lambda: ka.AdditiveAttention(UNITS),
+    "coverage": lambda: ka.AdditiveAttention(UNITS, coverage=True),
+    "entmax": lambda: ka.AdditiveAttention(UNITS, weighting="entmax"),
+    "general": lambda: ka.LuongAttention("general"),
+    "location": lambda: ka.LuongAttention("location", positions=LENGTH),
+    "local-p": lambda: ka.LuongAttention("general", window="local-p", half_width=3),
+    "local-m": lambda: ka.LuongAttention("general", window="local-m", half_width=1),
+    "monotonic": lambda: ka.AdditiveAttention(
+        UNITS, weighting=ka.MonotonicWeighting(score_bias=-1.0)
     ),
 }
 ORDERS = {
@@ -55,8 +46,6 @@ CASES = [
     ("copy", "local-m", "Luong, fed"),
     ("copy", "local-p", "Luong, fed"),
     ("copy", "monotonic", "Bahdanau"),
-    ("reverse", "additive", "Bahdanau"),
-    ("reverse", "coverage", "Luong, fed"),
     ("sort", "entmax", "Luong, fed"),
 ]
 if keras.backend.backend() == "jax":
@@ -79,11 +68,11 @@ def build_model(attention, order):
     source = keras.Input((LENGTH,), dtype="int32")
     target = keras.Input((LENGTH,), dtype="int32")
     embed = keras.layers.Embedding(SYMBOLS, UNITS)
-    values = PositionEncoding()(embed(source))
-    cell = AttentionCell(
+    values = ka.PositionEncoding()(embed(source))
+    cell = ka.AttentionCell(
         keras.layers.GRUCell(UNITS), ATTENTIONS[attention](), **ORDERS[order]
     )
-    steps = AttentionDecoder(cell)(embed(target), values)
+    steps = ka.AttentionDecoder(cell)(embed(target), values)
     read = keras.layers.Concatenate()([steps["output"], steps["context"]])
     logits = keras.layers.Dense(SYMBOLS)(read)
     return keras.Model(
@@ -116,38 +105,3 @@ def test_learns_the_alignment(case):
     found = model.predict([source[test], before[test]], verbose=0)
     right = found["weights"].argmax(-1) == places[test]
     assert right.mean() >= 0.99
-
-
-@pytest.mark.slow
-def test_only_attention_reads_a_long_source():
-    # The first symbols of a source of 200, long after they were read.
-    rng = np.random.default_rng(1)
-    symbols = rng.integers(1, SYMBOLS, (2304, 200))
-    first = symbols[:, :LENGTH]
-    before = np.pad(first[:, :-1], ((0, 0), (1, 0)), constant_values=START)
-    test, taught = slice(-256, None), slice(None, -256)
-    shares = []
-    for attends in (True, False):
-        source = keras.Input((200,), dtype="int32")
-        target = keras.Input((LENGTH,), dtype="int32")
-        embed = keras.layers.Embedding(SYMBOLS, UNITS)
-        read = PositionEncoding()(embed(source))
-        if not attends:
-            read = keras.layers.Reshape((1, UNITS))(keras.layers.GRU(UNITS)(read))
-        cell = AttentionCell(
-            keras.layers.GRUCell(UNITS),
-            AdditiveAttention(UNITS),
-            order="current",
-            attentional_vector=UNITS,
-        )
-        steps = AttentionDecoder(cell)(embed(target), read)
-        logits = keras.layers.Dense(SYMBOLS)(steps["output"])
-        model = keras.Model([source, target], {"logits": logits})
-
-        train(model, [symbols[taught], before[taught]], first[taught], 12, 64)
-
-        found = model.predict([symbols[test], before[test]], verbose=0)["logits"]
-        shares.append((found.argmax(-1) == first[test]).mean())
-
-    assert shares[0] >= 0.99
-    assert shares[1] <= 0.2

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw, numpy
+from arrays import assert_close, draw, numpy
 from combinations import quick_first
 from decoder.reference import (
     BATCH,
@@ -17,15 +17,12 @@ from decoder.reference import (
     VALUE,
     VALUE_DIM,
     WORDS,
-    assert_close,
     decoder_of,
 )
 from keras import ops, tree
 from models import reloaded
 
 from keras_attention import AdditiveAttention, AttentionCell, AttentionDecoder
-
-pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def test_masked_places_may_hold_anything(rng, gradients):

@@ -7,28 +7,22 @@ from arrays import draw, numpy
 from decoder.reference import INPUTS, STATE_UNITS, UNITS, VALUE
 from keras import ops, tree
 
-from keras_attention import (
-    AdditiveAttention,
-    AttentionCell,
-    AttentionDecoder,
-    LuongAttention,
-    MonotonicWeighting,
-)
-
-pytestmark = pytest.mark.usefixtures("seeded")
+import keras_attention as ka
 
 
 def monotonic(noise):
-    return AdditiveAttention(UNITS, weighting=MonotonicWeighting(noise=noise, seed=3))
+    return ka.AdditiveAttention(
+        UNITS, weighting=ka.MonotonicWeighting(noise=noise, seed=3)
+    )
 
 
 @pytest.mark.parametrize("several", [False, True])
 def test_monotonic_noise_is_drawn_for_every_training_pass(several, rng):
     attention = monotonic(1.0)
     if several:
-        attention = [LuongAttention("general"), attention]
-    cell = AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention)
-    decoder = AttentionDecoder(cell)
+        attention = [ka.LuongAttention("general"), attention]
+    cell = ka.AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention)
+    decoder = ka.AttentionDecoder(cell)
     inputs, value = draw(rng, INPUTS, VALUE)
     value = [value, value] if several else value
 
@@ -46,8 +40,8 @@ def test_monotonic_noise_is_drawn_for_every_training_pass(several, rng):
 
 @pytest.mark.parametrize("order", ["previous", "current"])
 def test_noise_of_one_step_is_that_of_one_sequence(order, rng):
-    attention = AdditiveAttention(UNITS, dropout=0.5)
-    cell = AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention, order=order)
+    attention = ka.AdditiveAttention(UNITS, dropout=0.5)
+    cell = ka.AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention, order=order)
     inputs, value = draw(rng, INPUTS, VALUE)
     inputs, memory = inputs[:, 0], attention.memory(value)
     state = cell.get_initial_state(len(inputs), memory)

@@ -11,15 +11,7 @@ from combinations import quick_first
 from keras import ops
 from models import COMPILES, reloaded
 
-from keras_attention import (
-    AdditiveAttention,
-    AttentionCell,
-    AttentionDecoder,
-    InverseSigmoidRate,
-    ScheduledSampling,
-)
-
-pytestmark = pytest.mark.usefixtures("seeded")
+import keras_attention as ka
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, STEPS, DEPTH, UNITS, WORDS = 2, 5, 7, 11, 13
@@ -28,11 +20,13 @@ LINEAR = keras.optimizers.schedules.PolynomialDecay(0.0, 4, 1.0)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention_tests")
-class Decoder(AttentionDecoder):
+class Decoder(ka.AttentionDecoder):
     """A decoder that attends to its own inputs and returns its output only."""
 
     def __init__(self, sampling, **kwargs):
-        cell = AttentionCell(keras.layers.GRUCell(UNITS), AdditiveAttention(DEPTH))
+        cell = ka.AttentionCell(
+            keras.layers.GRUCell(UNITS), ka.AdditiveAttention(DEPTH)
+        )
         super().__init__(cell, sampling=sampling, **kwargs)
 
     def build(self, inputs_shape):
@@ -70,7 +64,7 @@ def model_of(readout=True, compiles=False, **options):
     embed = keras.layers.Embedding(WORDS, DEPTH, name="embed")
     predict = Readout(name="readout")
     given = predict if readout else lambda *arguments: predict(*arguments)
-    decoder = Decoder(ScheduledSampling(embed, given, **options), name="decoder")
+    decoder = Decoder(ka.ScheduledSampling(embed, given, **options), name="decoder")
     inputs = embed(ids)
     logits = predict(inputs, {"output": decoder(inputs)})
     model = keras.Model(ids, logits)
@@ -89,7 +83,7 @@ def ids_of(rng):
 
 @pytest.mark.parametrize("compiles", quick_first([False, COMPILES]))
 def test_trains_and_counts_the_passes(rng, compiles):
-    model = model_of(rate=InverseSigmoidRate(2), compiles=compiles)
+    model = model_of(rate=ka.InverseSigmoidRate(2), compiles=compiles)
     before = [numpy(x) for x in model.trainable_variables]
     ids = ids_of(rng).reshape(-1, STEPS)
 
@@ -159,7 +153,9 @@ def of_the_output(inputs, outputs):
 
 def test_registered_functions_and_the_rate_come_back_from_a_config():
     embed = keras.layers.Embedding(WORDS, DEPTH)
-    sampling = ScheduledSampling(embed, of_the_output, InverseSigmoidRate(5), seed=3)
+    sampling = ka.ScheduledSampling(
+        embed, of_the_output, ka.InverseSigmoidRate(5), seed=3
+    )
 
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(sampling)))
     restored = keras.saving.deserialize_keras_object(config)
@@ -168,7 +164,7 @@ def test_registered_functions_and_the_rate_come_back_from_a_config():
     assert predict is of_the_output
     assert type(embed) is keras.layers.Embedding
     assert restored.rate.k == 5
-    arguments = set(inspect.signature(ScheduledSampling).parameters) - {"kwargs"}
+    arguments = set(inspect.signature(ka.ScheduledSampling).parameters) - {"kwargs"}
     assert set(sampling.get_config()) == {"name", "trainable", "dtype"} | arguments
 
 
@@ -179,7 +175,9 @@ class Classifier(keras.Model):
         super().__init__()
         self.embed, self.readout = keras.layers.Embedding(WORDS, DEPTH), Readout()
         self.last = keras.layers.Dropout(0.5)
-        self.decoder = Decoder(ScheduledSampling(self.embed, self.readout, **options))
+        self.decoder = Decoder(
+            ka.ScheduledSampling(self.embed, self.readout, **options)
+        )
 
     def call(self, ids):
         inputs = self.embed(ids)
@@ -216,7 +214,7 @@ def test_words_are_sampled_without_dropout(rng):
 
     embed = keras.layers.Embedding(WORDS, DEPTH)
     embed.build((None,))
-    sampling = ScheduledSampling(embed, predict)
+    sampling = ka.ScheduledSampling(embed, predict)
     for _ in range(3):
         Decoding()(inputs, training=True)
 

@@ -3,10 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw, numpy, randomized
+from arrays import assert_close, draw, numpy, randomized, sigmoid
 from combinations import quick_first
 from decoder.reference import (
-    ATTENTIONS,
     BATCH,
     CELLS,
     INPUT_DIM,
@@ -17,28 +16,19 @@ from decoder.reference import (
     STEPS,
     UNITS,
     VALUE_DIM,
-    assert_close,
     assert_same_config,
     lstm_as_in_the_paper,
     random_state,
-    sigmoid,
     step_by_step,
 )
 from keras import ops, tree
+from layers.cases import CASES
 from models import reloaded
 from rounding import rounding_bound
 
-from keras_attention import (
-    AdditiveAttention,
-    AttentionCell,
-    AttentionDecoder,
-    HardWeighting,
-    LayerNormLSTMCell,
-    backends,
-)
+import keras_attention as ka
+from keras_attention import backends
 from keras_attention.decoder import fast
-
-pytestmark = pytest.mark.usefixtures("seeded")
 
 # JAX takes half a minute to compile the gradients.
 ON_JAX = keras.backend.backend() == "jax"
@@ -53,16 +43,16 @@ MASKS = {
 def adaptive_cell(cell=None, attention=None, **options):
     options = {"order": "current", "sentinel": True, **options}
     dtype = options.get("dtype")
-    return AttentionCell(
+    return ka.AttentionCell(
         cell or keras.layers.LSTMCell(STATE_UNITS, dtype=dtype),
-        attention or AdditiveAttention(UNITS, use_bias=True, dtype=dtype),
+        attention or ka.AdditiveAttention(UNITS, use_bias=True, dtype=dtype),
         **options,
     )
 
 
 def adaptive_decoder(value_dim=VALUE_DIM, scale=0.5, **options):
     """A decoder whose weights are all drawn at random."""
-    decoder = AttentionDecoder(adaptive_cell(**options), dtype=options.get("dtype"))
+    decoder = ka.AttentionDecoder(adaptive_cell(**options), dtype=options.get("dtype"))
     decoder.build(INPUTS, (BATCH, POSITIONS, value_dim))
     return randomized(decoder, scale)
 
@@ -161,7 +151,7 @@ def test_gradients_are_the_same_with_and_without_deferred_parts(
 
     monkeypatch.setattr(fast, "split_cell", lambda *_: None)
     monkeypatch.setattr(backends, "defers_gradients", lambda x: False)
-    monkeypatch.setattr(AttentionCell, "sequential", True)
+    monkeypatch.setattr(ka.AttentionCell, "sequential", True)
     expected = gradients(loss, arrays, decoder.trainable_variables)
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-4 * abs(y).max(), rtol=1e-3)
@@ -186,7 +176,7 @@ def test_mixed_precision(rng, half):
 @pytest.mark.exhaustive
 def test_functional_model_comes_back_from_its_file(rng, tmp_path):
     inputs, value = keras.Input((None, INPUT_DIM)), keras.Input((None, VALUE_DIM))
-    decoder = AttentionDecoder(adaptive_cell(LayerNormLSTMCell(STATE_UNITS)))
+    decoder = ka.AttentionDecoder(adaptive_cell(ka.LayerNormLSTMCell(STATE_UNITS)))
     steps = decoder(keras.layers.Masking()(inputs), value)
     shape = steps["sentinel"].shape
     model = keras.Model([inputs, value], steps)
@@ -205,7 +195,7 @@ def test_functional_model_comes_back_from_its_file(rng, tmp_path):
 def test_comes_back_from_its_config():
     decoder = adaptive_decoder()
 
-    restored = AttentionDecoder.from_config(decoder.get_config())
+    restored = ka.AttentionDecoder.from_config(decoder.get_config())
 
     assert_same_config(restored, decoder)
     assert restored.cell.sentinel is True
@@ -218,14 +208,14 @@ def test_comes_back_from_its_config():
         ({"order": "previous"}, "needs order='current'.* Received: order='previous'"),
         ({"cell": CELLS["gru"]()}, "needs one LSTM cell.* Received: .*GRUCell"),
         ({"cell": CELLS["stacked lstm"]()}, "needs one LSTM cell"),
-        ({"attention": [AdditiveAttention(UNITS)]}, "needs one attention"),
-        ({"attention": ATTENTIONS["heads"]()}, "needs one attention.*SelfAttention"),
-        ({"attention": ATTENTIONS["local-p"]()}, "without window"),
-        ({"attention": ATTENTIONS["coverage"]()}, "without window, coverage"),
-        ({"attention": ATTENTIONS["monotonic"]()}, "or monotonic"),
-        ({"attention": ATTENTIONS["location"]()}, "uses the keys"),
+        ({"attention": [ka.AdditiveAttention(UNITS)]}, "needs one attention"),
+        ({"attention": CASES["heads"].build()}, "needs one attention.*MultiHead"),
+        ({"attention": CASES["local-p"].build()}, "without window"),
+        ({"attention": CASES["coverage"].build()}, "without window, coverage"),
+        ({"attention": CASES["monotonic"].build()}, "or monotonic"),
+        ({"attention": CASES["location"].build()}, "uses the keys"),
         (
-            {"attention": AdditiveAttention(UNITS, weighting=HardWeighting())},
+            {"attention": ka.AdditiveAttention(UNITS, weighting=ka.HardWeighting())},
             "deterministic weighting",
         ),
     ],
