@@ -9,16 +9,9 @@ import hypothesis.strategies as st
 import keras
 import numpy as np
 from keras import ops, tree
+from models import compiled
 
-from keras_attention import (
-    Ban,
-    MinLength,
-    NoRepeatNgrams,
-    Prefix,
-    beam_search,
-    greedy_search,
-    sample_search,
-)
+import keras_attention as ka
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, BEAM, LENGTH, POSITIONS, VOCABULARY = 2, 3, 5, 7, 11
@@ -136,18 +129,6 @@ def score(
     return result
 
 
-def compiled(function):
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(function)
-    if BACKEND == "jax":
-        import jax
-
-        return jax.jit(function)
-    return function
-
-
 def to_tensors(nested):
     return tree.map_structure(ops.convert_to_tensor, nested)
 
@@ -165,10 +146,10 @@ quickly = compiled if BACKEND == "jax" else eagerly
 
 
 CONSTRAINTS = {
-    "banned": Ban,
-    "min_length": MinLength,
-    "no_repeat_ngrams": NoRepeatNgrams,
-    "prefix": Prefix,
+    "banned": ka.Ban,
+    "min_length": ka.MinLength,
+    "no_repeat_ngrams": ka.NoRepeatNgrams,
+    "prefix": ka.Prefix,
 }
 
 
@@ -189,19 +170,19 @@ def make_run(search, how, **options):
 
 
 def run_greedy(table, state, *, max_length=LENGTH, how=quickly, **options):
-    run = make_run(greedy_search, how, max_length=max_length, **options)
+    run = make_run(ka.greedy_search, how, max_length=max_length, **options)
     return to_numpy(run(*to_tensors((table, state))))
 
 
 def run_beam(table, state, *, max_length=LENGTH, how=quickly, **options):
     options = {"beam_size": BEAM, "length_penalty": PENALTY, **options}
-    run = make_run(beam_search, how, max_length=max_length, **options)
+    run = make_run(ka.beam_search, how, max_length=max_length, **options)
     return to_numpy(run(*to_tensors((table, state))))
 
 
 def run_sample(table, state, *, max_length=LENGTH, how=quickly, **options):
     options = {"samples": BEAM, "seed": 1, **options}
-    run = make_run(sample_search, how, max_length=max_length, **options)
+    run = make_run(ka.sample_search, how, max_length=max_length, **options)
     return to_numpy(run(*to_tensors((table, state))))
 
 

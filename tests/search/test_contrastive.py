@@ -1,12 +1,12 @@
 """Contrastive search, against a loop with lists."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from keras import ops
 from search.reference import (
-    BACKEND,
     BATCH,
     END,
     HISTORIES,
@@ -81,7 +81,7 @@ def plain_contrastive_search(table, state, row, *, top_k, alpha, banned=(), shor
 
 
 @pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in range(2, 12))]
+    "seed", [1, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in range(2, 6))]
 )
 @pytest.mark.parametrize(
     "alpha", [0.6, pytest.param(0.2, marks=pytest.mark.exhaustive)]
@@ -141,13 +141,8 @@ def test_hidden_states_of_nan_count_as_repetitions():
 @pytest.mark.exhaustive
 def test_compiled_searches_agree_also_without_rows():
     table, state = random_table(7), random_state(7)
-    how = compiled
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        how = lambda function: tf.function(function, jit_compile=True)  # noqa: E731
-
-    assert_agree(run(table, state, how=how), run(table, state))
+    under_xla = run(table, state, how=partial(compiled, xla=True))
+    assert_agree(under_xla, run(table, state))
     empty = run(table, random_state(7, batch=0), how=compiled)
     assert empty["token_ids"].shape == (0, 1, LENGTH)
 

@@ -103,10 +103,3 @@ def test_an_ensemble_reports_what_is_not_finite(combine):
     assert ops.convert_to_numpy(found["finite"]).tolist() == [False, True]
     first = ops.convert_to_numpy(found["token_ids"])[:, 0, 0]
     assert first.tolist() == [OTHER, BEST]
-
-
-@pytest.mark.parametrize("search", [greedy_search, sample_search, beam_search])
-def test_a_wrong_keyword_names_the_search_and_its_arguments(search):
-    message = f"{search.__name__} has no argument beam. .*: start, end, max_length, "
-    with pytest.raises(TypeError, match=message):
-        search(step, table()[None], start=0, end=END, max_length=3, beam=5)

@@ -27,14 +27,7 @@ from search.reference import (
     to_tensors,
 )
 
-from keras_attention import (
-    Ban,
-    BeamSearchQueue,
-    MinLength,
-    NoRepeatNgrams,
-    Prefix,
-    beam_search,
-)
+import keras_attention as ka
 
 ROWS, PLACES = 13, 3
 TABLE = random_table(3)
@@ -46,9 +39,9 @@ OPTIONS = {
     "all": {
         "coverage_penalty": 0.3,
         "constraints": lambda memory: [
-            NoRepeatNgrams(1),
-            MinLength(2),
-            Prefix(memory["prefix"]),
+            ka.NoRepeatNgrams(1),
+            ka.MinLength(2),
+            ka.Prefix(memory["prefix"]),
         ],
     },
 }
@@ -77,12 +70,8 @@ def long_list():
 
 @functools.cache
 def queue_of(options, how):
-    return BeamSearchQueue(
-        make_step_over,
-        batch_size=PLACES,
-        compiler=how,
-        **REQUIRED,
-        **OPTIONS[options],
+    return ka.BeamSearchQueue(
+        make_step_over, batch_size=PLACES, compiler=how, **REQUIRED, **OPTIONS[options]
     )
 
 
@@ -94,7 +83,7 @@ def all_at_once(options):
     def run(memory, state, by_row):
         common = dict(OPTIONS[options])
         make_constraints = common.pop("constraints", lambda memory: [])
-        return beam_search(
+        return ka.beam_search(
             make_step_over(memory),
             state,
             **REQUIRED,
@@ -125,11 +114,8 @@ def test_a_list_finds_what_its_rows_find(options, how):
 def test_constraints_hold_in_all_rounds():
     options = REQUIRED
     # An iterator can be read once only.
-    queue = BeamSearchQueue(
-        make_step_over,
-        batch_size=PLACES,
-        constraints=iter([Ban(BANNED)]),
-        **options,
+    queue = ka.BeamSearchQueue(
+        make_step_over, batch_size=PLACES, constraints=iter([ka.Ban(BANNED)]), **options
     )
 
     rows = tree.map_structure(lambda x: x[: PLACES + 1], long_list())
@@ -152,10 +138,7 @@ def test_short_lists_leave_places_empty(rows):
 @pytest.mark.parametrize(
     # A row takes 11 steps or 2, and three go at once: at best 24 and 12 in all.
     ("long_rows", "at_most"),
-    [
-        (range(0, ROWS, 3), 31),
-        pytest.param(range(1), 16, marks=pytest.mark.exhaustive),
-    ],
+    [(range(0, ROWS, 3), 31), pytest.param(range(1), 16, marks=pytest.mark.exhaustive)],
 )
 def test_short_rows_do_not_wait_for_the_longest(long_rows, at_most):
     memory, state = long_list()
@@ -173,7 +156,9 @@ def test_short_rows_do_not_wait_for_the_longest(long_rows, at_most):
         return counted
 
     options = {"start": START, "end": END, "max_length": 11, "length_penalty": 0.0}
-    found = BeamSearchQueue(make_counted, batch_size=PLACES, **options)(memory, state)
+    found = ka.BeamSearchQueue(make_counted, batch_size=PLACES, **options)(
+        memory, state
+    )
 
     assert len(calls) <= at_most
     lengths = [11 if row in long_rows else 1 for row in range(ROWS)]
@@ -187,11 +172,8 @@ def test_one_place_is_enough_and_nothing_is_compiled_twice():
         calls.append("made")
         return make_step_over(memory)
 
-    queue = BeamSearchQueue(
-        make_counted,
-        batch_size=1,
-        compiler=compiled,
-        **REQUIRED,
+    queue = ka.BeamSearchQueue(
+        make_counted, batch_size=1, compiler=compiled, **REQUIRED
     )
     memory, state = tree.map_structure(lambda x: x[:3], long_list())
     found = queue(memory, state)
@@ -221,11 +203,7 @@ def test_limits_may_be_a_list():
         (0, {}, "batch_size must be a positive integer. Received: 0"),
         (3, {"memory": np.zeros((5, 2))}, r"number of rows.* Received: \[5, 7\]"),
         (3, {"coverage_mask": np.zeros((6, 2))}, r"rows.* Received: \[6, 7\]"),
-        (
-            3,
-            {"coverage_mask": np.full((7, 2), -1e9)},
-            "coverage_mask must be bool",
-        ),
+        (3, {"coverage_mask": np.full((7, 2), -1e9)}, "coverage_mask must be bool"),
         (3, {"limit": np.arange(7)}, "limit must be a positive integer. Rec.*0, 1, 2"),
     ],
 )
@@ -233,7 +211,7 @@ def test_wrong_arguments_are_named_with_what_came(places, rows, message):
     rows = {"memory": np.zeros((7, 2)), "state": np.zeros((7, 1)), **rows}
 
     with pytest.raises(ValueError, match=message):
-        queue = BeamSearchQueue(
+        queue = ka.BeamSearchQueue(
             make_step_over, batch_size=places, start=START, end=END, max_length=LENGTH
         )
         queue(**rows)
@@ -243,4 +221,4 @@ def test_an_unknown_option_is_named_when_the_queue_is_made():
     options = {**REQUIRED, "beam_width": 5}
 
     with pytest.raises(TypeError, match="BeamSearchQueue has no argument beam_width"):
-        BeamSearchQueue(make_step_over, batch_size=PLACES, **options)
+        ka.BeamSearchQueue(make_step_over, batch_size=PLACES, **options)

@@ -1,10 +1,12 @@
 import math
+from functools import partial
 
 import keras
 import numpy as np
 import pytest
 from combinations import covering
 from keras import ops
+from models import needs_tensorflow
 from search.reference import (
     BACKEND,
     BATCH,
@@ -24,7 +26,6 @@ from search.reference import (
     make_step,
     never_ends,
     next_log_probs,
-    quickly,
     random_state,
     random_table,
     run_beam,
@@ -34,19 +35,9 @@ from search.reference import (
     to_tensors,
 )
 
-from keras_attention import (
-    Prefix,
-    SelfAttention,
-    beam_search,
-    greedy_search,
-    sample_search,
-)
+import keras_attention as ka
 from keras_attention.search.limits import checked_limit
 from keras_attention.search.top_k import top_k
-
-only_tensorflow = pytest.mark.skipif(
-    BACKEND != "tensorflow", reason="about graphs of TensorFlow"
-)
 
 
 def run_covered(table, state, **options):
@@ -54,22 +45,6 @@ def run_covered(table, state, **options):
     mask = ((True,) * 5 + (False,) * 2, (False,) + (True,) * 6)
     options = {"length_penalty_form": "gnmt", "coverage_penalty": 0.5, **options}
     return run_beam(table, state, coverage_mask=mask, **options)
-
-
-@pytest.mark.parametrize("how", ["banned", "impossible", "improbable"])
-def test_without_an_end_the_hypotheses_are_as_long_as_allowed(how):
-    table, state = random_table(7), random_state(7)
-    state["offset"][:, END] = {"banned": 0.0, "impossible": -np.inf}.get(how, -1e4)
-    banned = (END,) if how == "banned" else ()
-
-    beam = run_beam(table, state, banned=banned)
-    greedy = run_greedy(table, state, banned=banned)
-
-    for result in (beam, greedy):
-        np.testing.assert_array_equal(result["lengths"], LENGTH)
-        assert END not in result["token_ids"]
-    assert_sound(beam, table, state)
-    assert_sound(greedy, table, state, beam_size=1, length_penalty=0)
 
 
 def test_rows_that_end_and_rows_that_do_not_share_a_batch():
@@ -121,25 +96,6 @@ def test_sizes_may_be_integers_of_numpy(run, options):
 
 
 @pytest.mark.parametrize(
-    ("run", "options"),
-    [
-        (run_greedy, {"beam_size": 1}),
-        (run_sample, {}),
-        (run_beam, {}),
-        (run_beam, {"coverage_penalty": 0.5}),
-    ],
-)
-@pytest.mark.parametrize(
-    "how", [quickly, pytest.param(compiled, marks=pytest.mark.exhaustive)]
-)
-def test_an_empty_batch_gives_an_empty_result(run, options, how):
-    table, state = random_table(43), random_state(43, batch=0)
-    given = {} if run is run_greedy else options
-
-    assert_sound(run(table, state, how=how, **given), table, state, **options)
-
-
-@pytest.mark.parametrize(
     ("run", "neighbour"),
     covering(
         [run_covered, run_greedy, run_sample, run_beam],
@@ -173,42 +129,32 @@ def test_eager_and_compiled_searches_agree(run):
     assert_agree(run(table, state, how=eagerly), run(table, state, how=compiled))
 
 
-@pytest.fixture
-def half_precision(request):
-    """A function that makes half precision the default."""
-    default = keras.config.floatx()
-    yield lambda: keras.config.set_floatx(request.param)
-    keras.config.set_floatx(default)
-
-
 @pytest.mark.parametrize(
-    ("run", "half_precision"),
+    ("run", "half"),
     covering(
         [run_greedy, run_sample, run_beam, run_covered],
         ["float16", "bfloat16"],
         strength=1,
     ),
-    indirect=["half_precision"],
 )
-def test_half_precision_by_default_changes_nothing(run, half_precision):
+def test_half_precision_by_default_changes_nothing(run, half, set_floatx):
     constraints = {"min_length": 3, "no_repeat_ngrams": 2}
     constraints["prefix"] = ((3, -1), (-1, 5))
     # Keras on JAX would turn integers of NumPy into bfloat16.
     table, state = to_tensors((random_table(83), random_state(83)))
     expected = run(table, state, how=eagerly, **constraints)
 
-    half_precision()
+    set_floatx(half)
     result = run(table, state, how=eagerly, **constraints)
 
     assert_agree(result, expected)
     assert all(result[name].dtype.kind == "i" for name in ("token_ids", "lengths"))
 
 
-@pytest.mark.parametrize("half_precision", ["bfloat16"], indirect=True)
-def test_half_precision_by_default_leaves_integers(half_precision):
-    layer = SelfAttention(1, 2, causal=True, dtype="float32")
+def test_half_precision_by_default_leaves_integers(set_floatx):
+    layer = ka.SelfAttention(1, 2, causal=True, dtype="float32")
     cache = layer.get_initial_cache(1, 4)
-    half_precision()
+    set_floatx("bfloat16")
 
     _, cache = layer(ops.zeros((1, 1, 3), "float32"), cache=cache)
     _, indices = top_k(ops.zeros((1, 5003), "float32"), 2)
@@ -218,11 +164,11 @@ def test_half_precision_by_default_leaves_integers(half_precision):
         uniform = ops.zeros((*token_ids.shape, VOCABULARY), dtype="float32")
         return uniform, state, uniform
 
-    found = beam_search(
+    found = ka.beam_search(
         step,
         ops.zeros((BATCH, 1)),
         limit=np.array([2, 3]),
-        constraints=[Prefix([[3, 4], [5, -1]])],
+        constraints=[ka.Prefix([[3, 4], [5, -1]])],
         **REQUIRED,
     )
 
@@ -237,11 +183,11 @@ def test_a_limit_may_exceed_the_integers_of_a_tensor(limit):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("half_precision", ["bfloat16", "float16"], indirect=True)
-def test_half_precision_by_default_does_not_draw_fewer_tokens(half_precision):
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_half_precision_by_default_does_not_draw_fewer_tokens(half, set_floatx):
     # In half precision, 2003 draws of 2048 numbers or 256 find less than 1300.
     vocabulary = 5003
-    half_precision()
+    set_floatx(half)
 
     def step(token_ids, state):
         uniform = ops.zeros((*token_ids.shape, vocabulary), dtype="float32")
@@ -249,18 +195,15 @@ def test_half_precision_by_default_does_not_draw_fewer_tokens(half_precision):
 
     state = np.zeros((1, 1), "float32")
     options = {"start": START, "end": END, "max_length": 1, "samples": 2003}
-    drawn = to_numpy(sample_search(step, state, seed=1, **options))["token_ids"]
+    drawn = to_numpy(ka.sample_search(step, state, seed=1, **options))["token_ids"]
 
     assert len(np.unique(drawn)) > 1500
 
 
-def under_xla(function):
-    import tensorflow as tf
-
-    return tf.function(function, jit_compile=True)
+under_xla = partial(compiled, xla=True)
 
 
-@only_tensorflow
+@needs_tensorflow
 @pytest.mark.parametrize("run", [run_covered, run_greedy])
 @pytest.mark.exhaustive
 def test_xla_changes_nothing(run):
@@ -272,7 +215,7 @@ def test_xla_changes_nothing(run):
     )
 
 
-@only_tensorflow
+@needs_tensorflow
 def test_samples_compile_under_xla():
     # XLA draws other random numbers for the same seed.
     table, state = random_table(61), random_state(61)
@@ -282,7 +225,7 @@ def test_samples_compile_under_xla():
     assert_sound(result, table, state, length_penalty=0, drawn=True)
 
 
-@only_tensorflow
+@needs_tensorflow
 @pytest.mark.parametrize(
     ("run", "beam_size"),
     [
@@ -332,10 +275,14 @@ def test_a_graph_takes_any_batch_and_knows_all_other_dimensions(run, beam_size):
 @pytest.mark.parametrize(
     ("search", "options", "needed"),
     [
-        (greedy_search, {}, {-50.0: 1}),
+        (ka.greedy_search, {}, {-50.0: 1}),
         # The first step finishes one hypothesis, the second fills the pool, unless no
         # other hypothesis is left that could enter it.
-        (beam_search, {"beam_size": BEAM, "length_penalty": 0}, {-50.0: 2, -np.inf: 1}),
+        (
+            ka.beam_search,
+            {"beam_size": BEAM, "length_penalty": 0},
+            {-50.0: 2, -np.inf: 1},
+        ),
     ],
 )
 def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
@@ -446,7 +393,7 @@ def test_wrong_arguments_are_named_with_what_came(run, options, message):
         run(table, state, how=eagerly, **options)
 
 
-@pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
+@pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search, ka.sample_search])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -460,7 +407,7 @@ def test_wrong_arguments_are_named_with_what_came(run, options, message):
 def test_wrong_results_of_a_step_are_named(search, change, message):
     plain = make_step(random_table(79))
     options = dict(REQUIRED)
-    several = {beam_search: "beam_size", sample_search: "samples"}
+    several = {ka.beam_search: "beam_size", ka.sample_search: "samples"}
     if search in several:
         # As many hypotheses as rows: what has one axis less would be broadcast.
         options[several[search]] = BATCH
@@ -473,7 +420,7 @@ def test_wrong_results_of_a_step_are_named(search, change, message):
         )
 
 
-@pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
+@pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search, ka.sample_search])
 @pytest.mark.parametrize("state", [{}, None])
 def test_a_state_without_rows_is_named(search, state):
     step = make_step(random_table(79))
@@ -482,7 +429,7 @@ def test_a_state_without_rows_is_named(search, state):
         search(step, state, **REQUIRED)
 
 
-@pytest.mark.parametrize("search", [beam_search, greedy_search, sample_search])
+@pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search, ka.sample_search])
 @pytest.mark.parametrize("name", ["start", "end"])
 @pytest.mark.parametrize("token", [-1, VOCABULARY, 2**31])
 def test_a_token_outside_of_the_vocabulary_is_named(search, name, token):
