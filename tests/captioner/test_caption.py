@@ -1,6 +1,7 @@
 """The captions that `captioner caption` prints, as lines and as JSON."""
 
 import json
+import math
 import os
 import sys
 
@@ -123,3 +124,56 @@ def test_several_captions_of_an_image(photographs, model_folder, capsys, tmp_pat
     brief = [{name: x[name] for name in names} for x in entries]
     origin = {"image": path, "model": str(model_folder), "options": "--n-best 3"}
     assert written == {**origin, "captions": brief}
+
+
+@pytest.fixture
+def four(squares):
+    """Four photographs."""
+    return sorted((squares / "Images").iterdir())[:4]
+
+
+def entries(capsys, *command):
+    assert main([*map(str, command)]) == 0
+    captured = capsys.readouterr()
+    return [json.loads(line) for line in captured.out.splitlines()], captured.err
+
+
+def test_the_probabilities_of_the_words_and_of_the_end_multiply(captioner, four):
+    [(_, captions)] = captioner.caption_each(four[:1], n_best=5)
+    for caption in captions:
+        count = len(caption.words)
+        assert len(caption.probabilities) == count
+        product = math.log(math.prod(caption.probabilities))
+        # The end token, which usually follows the last word, has a probability, too.
+        assert product > caption.log_probability
+        mean = caption.log_probability / (count + 1)
+        assert caption.mean_log_probability == pytest.approx(mean)
+
+
+def test_improbable_captions_are_left_out(four, model_folder, tmp_path, capsys):
+    command = ["caption", *four, "--model", model_folder, "--json"]
+    found, _ = entries(capsys, *command)
+    scores = sorted(x["mean_log_probability"] for x in found)
+    threshold = (scores[1] + scores[2]) / 2
+    some = ["--min-score", f"{threshold:.6f}", "--overlay", tmp_path]
+    kept, error = entries(capsys, *command, *some)
+    for before, after in zip(found, kept, strict=True):
+        left_out = before["mean_log_probability"] < threshold
+        if not left_out:
+            assert after == before
+        assert (after["caption"] is None) == left_out
+        assert (f"warning: {before['image']!r} has no caption" in error) == left_out
+    assert error.count("\n") == len(list(tmp_path.iterdir())) == 2
+
+
+def test_of_several_captions_some_are_left_out(four, model_folder, capsys):
+    path = four[0]
+    command = ["caption", path, "--model", model_folder, "--json", "--n-best", "3"]
+    [whole], _ = entries(capsys, *command)
+    scores = [x["mean_log_probability"] for x in whole["captions"]]
+    threshold = sum(sorted(scores)[:2]) / 2
+    [kept], error = entries(capsys, *command, "--min-score", threshold)
+    assert kept["captions"] == [
+        x for x in whole["captions"] if x["mean_log_probability"] >= threshold
+    ]
+    assert 0 < len(kept["captions"]) < 3 and not error

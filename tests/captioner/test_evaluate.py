@@ -1,11 +1,14 @@
+import json
 import shutil
 
 import numpy as np
 import pytest
 from keras_attention_apps.captioner.captions import Caption
+from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.metrics import (
     attention_figures,
     caption_scores,
+    cider_of_probable,
     pointing,
 )
 
@@ -81,3 +84,76 @@ def test_pointing_counts_words_that_name_an_object():
 
     assert pointing([caption], [boxes]) == (1, 3)
     assert pointing([caption], [{}]) == (0, 0)
+
+
+class QuarterMeteor:
+    """Replaces METEOR, whose Java program needs eight seconds to start."""
+
+    def compute_score(self, references, captions):
+        assert references.keys() == captions.keys()
+        return 0.25, [0.25] * len(captions)
+
+
+def test_evaluation_prints_scores_and_writes_coco_results(
+    cached_models, squares, model_folder, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr("pycocoevalcap.meteor.meteor.Meteor", QuarterMeteor)
+    results = tmp_path / "results.json"
+    arguments = ["--data", str(squares), "--model", str(model_folder)]
+    assert main(["evaluate", *arguments, "--output", str(results)]) == 0
+
+    out = capsys.readouterr().out
+    for name in ("bleu-1", "bleu-4", "cider", "rouge-l", "meteor    25.00"):
+        assert name in out
+    reported = json.loads(results.read_text())
+    assert {entry["image_id"] for entry in reported} == {
+        f"{colour}-32" for colour in ("red", "green", "blue", "white")
+    }
+    assert all(isinstance(entry["caption"], str) for entry in reported)
+
+
+def test_cider_of_a_single_image_is_not_printed(
+    cached_models, without_java, squares, model_folder, tmp_path, capsys
+):
+    data = tmp_path / "data"
+    shutil.copytree(squares, data)
+    (data / "devImages.txt").write_text("red-32.png")
+    command = ["evaluate", "--data", str(data), "--model", str(model_folder)]
+    assert main(command) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    cider = [line for line in lines if line.startswith("cider")]
+    assert cider == ["cider    needs several images"]
+
+
+def test_an_evaluation_does_not_replace_its_data(
+    cached_models, without_java, squares, model_folder, tmp_path, capsys
+):
+    data = tmp_path / "data"
+    shutil.copytree(squares, data)
+    captions = (data / "captions.txt").read_text()
+    command = ["evaluate", "--data", str(data), "--model", str(model_folder)]
+    assert main([*command, "--output", str(data / "captions.txt")]) == 2
+    assert "not an input" in capsys.readouterr().err
+    assert (data / "captions.txt").read_text() == captions
+    # Results are not data.
+    for _ in range(2):
+        assert main([*command, "--output", str(data / "results.json")]) == 0
+
+
+def test_cider_of_the_most_probable_captions():
+    captions = ["a dog runs in the snow", "a cat", "wrong words here", "two men sit"]
+    references = [
+        ["a dog runs in the snow"],
+        ["a black cat"],
+        ["a bird"],
+        ["two men sit"],
+    ]
+    log_probabilities = np.array([-0.1, -0.4, -0.9, -0.2])
+    found = cider_of_probable(captions, references, log_probabilities, (1, 0.75, 0.5))
+    assert [least for least, _ in found] == [-0.9, -0.4, -0.2]
+    whole, three, two = (cider for _, cider in found)
+    # The last one has no word of its reference.
+    assert three == pytest.approx(whole * 4 / 3)
+    assert two > three > whole > 0
