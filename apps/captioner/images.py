@@ -154,14 +154,11 @@ def read_image(source, *, draft=False, max_pixels=None):
             uint8, uint16 or floats in [0, 1].
         draft: Whether a JPEG may be decoded at an eighth of its size, which is much
             faster.
-        max_pixels: Maximum number of pixels; by default that of the `limits`.
-
-    Returns:
-        `PIL.Image.Image` of mode `RGB`.
+        max_pixels: Maximum number of pixels; `MAX_PIXELS` if omitted.
 
     Raises:
         ImageError: If `source` cannot be opened, is no image of one of `FORMATS`,
-            is broken, or exceeds one of the `limits`.
+            is broken, or exceeds a limit.
     """
     with _decoded(source, draft, max_pixels) as image:
         return image.copy() if image is source else image

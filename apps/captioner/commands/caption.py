@@ -220,11 +220,7 @@ def _key(path):
 
 
 def _check_outputs(config, paths):
-    """Check the files to write.
-
-    Returns:
-        A dict from images to their overlays, and the `MetadataWriter` or `None`.
-    """
+    """Check and return the files to write: overlays by images, and metadata."""
     if not (config.output or config.overlay or config.metadata.writes):
         return {}, None
     overlays, metadata = {}, None

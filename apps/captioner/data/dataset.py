@@ -293,13 +293,9 @@ class CaptionedImage:
 class Listing:
     """The images that the files of a data set list, each in one split or in none.
 
-    Args:
-        where: Path of the data set, or of its file, for errors.
-        draws_dev: Whether dev is drawn from train where it is missing.
-
-    Attributes:
-        dropped: Dict from pairs `(split or None, kind)` to the examples of this kind
-            that were left out.
+    Errors name `where`. With `draws_dev`, dev is drawn from train where it is missing.
+    `dropped` is a dict from pairs `(split or None, kind)` to the examples of this kind
+    that were left out.
     """
 
     def __init__(self, where, *, draws_dev=True):

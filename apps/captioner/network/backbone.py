@@ -54,8 +54,9 @@ STORAGES = {
 class Backbone(layers.Layer):
     """Image encoder that returns the cells of its feature grid as regions.
 
-    Its dropout and batch normalisation always run in inference mode, also while it is
-    fine-tuned.
+    Images `(B, image_size, image_size, 3)` of values from 0 to 255 become regions
+    `(B, S, D)`, row by row. Dropout and batch normalisation always run in inference
+    mode, also while the encoder is fine-tuned.
 
     Args:
         name: Name of a model in `keras.applications`, `"EfficientNetLite0"`, `1` or
@@ -65,15 +66,6 @@ class Backbone(layers.Layer):
 
     Attributes:
         cnn: The Keras model from preprocessed images to the grid.
-
-    Raises:
-        UserError: If there is no such model, or it cannot be built for this size.
-
-    Call arguments:
-        images: `(B, image_size, image_size, 3)`, values from 0 to 255.
-
-    Returns:
-        Regions, `(B, S, D)`, row by row.
     """
 
     def __init__(self, name, image_size, weights=None):

@@ -65,14 +65,7 @@ class CaptionNetwork(DecoderNetwork):
     """Base class of the networks: images or their features in, logits and maps out.
 
     Subclasses call `add_embeddings`, and implement `build`, `decode`, `begin` and
-    `advance`.
-
-    Args:
-        config: A `ModelConfig`.
-        backbone_weights: See `Backbone`.
-        backbone: The `Backbone` of another network, to share it; a new one if omitted.
-        sample_temperature: See `DecoderNetwork`.
-        **loss_options: See `LossOptions`.
+    `advance`. A `backbone` is that of another network, to share it.
 
     Call arguments:
         inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
@@ -440,10 +433,6 @@ class TransformerCaptioner(CaptionNetwork):
 
     The maps are the mean over the heads of all layers but the lowest; see
     `TransformerDecoder`. See `CaptionNetwork` for arguments and call.
-
-    Raises:
-        UserError: If the attention is not soft, or `embedding_units` is not a multiple
-            of `heads`.
 
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3; as
     the decoder of a captioner
