@@ -172,6 +172,8 @@ def test_other_bytes_of_a_jpeg_stay(folder):
     assert written == BOTH
     # The next segment begins with the same byte.
     assert new[:begin] + new[end:] == data
+    # Readers expect JFIF and Exif first.
+    assert data.index(b"Exif\0\0") < begin
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
