@@ -4,7 +4,7 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
-from combinations import covering
+from combinations import covering, quick_first
 from keras import ops
 from models import needs_tensorflow
 from search.reference import (
@@ -121,7 +121,7 @@ def test_rows_are_independent(run, neighbour):
         np.testing.assert_array_equal(after[key][0], value[0], err_msg=key)
 
 
-@pytest.mark.parametrize("run", [run_greedy, run_sample, run_covered])
+@pytest.mark.parametrize("run", quick_first([run_greedy, run_sample, run_covered], 2))
 def test_eager_and_compiled_searches_agree(run):
     table, state = random_table(59), random_state(59)
     never_ends(state, 1)
