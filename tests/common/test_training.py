@@ -46,7 +46,7 @@ def test_the_moving_average_spans_at_most_two_epochs(steps_per_epoch, momentum):
 @pytest.mark.parametrize("target, name", [(np.nan, "nan"), (1e30, "inf")])
 def test_a_loss_that_is_not_finite_ends_the_training(target, name, capsys):
     model = keras.Sequential([keras.layers.Dense(2)])
-    model.compile(loss="mse")
+    model.compile(loss="mse", run_eagerly=True)
     seen = []
     note = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(None))
     x, y = np.ones((5, 3)), np.full((5, 2), target)

