@@ -62,6 +62,51 @@ class EditedModel:
         builder.Finish(self.model.Pack(builder), b"TFL3")
         return bytes(builder.Output())
 
+    def compact(self):
+        """Remove what no run reads, and store equal buffers once.
+
+        These are tensors without an operator, names of tensors that are neither inputs
+        nor outputs of a graph, and empty parameters of a quantisation.
+        """
+        buffers, numbers = [self.model.buffers[0]], {b"": 0}
+
+        def shared(number):
+            data = self.model.buffers[number].data
+            key = b"" if data is None else np.asarray(data, "uint8").tobytes()
+            if key not in numbers:
+                numbers[key] = len(buffers)
+                buffers.append(self.model.buffers[number])
+            return numbers[key]
+
+        for graph in self.model.subgraphs:
+            self.remove_unused_tensors(graph)
+            public = {*graph.inputs, *graph.outputs}
+            for number, tensor in enumerate(graph.tensors):
+                tensor.buffer = shared(tensor.buffer)
+                tensor.name = tensor.name if number in public else None
+                scaling = tensor.quantization
+                if scaling is not None and scaling.scale is None:
+                    tensor.quantization = None
+        for metadata in self.model.metadata or []:
+            metadata.buffer = shared(metadata.buffer)
+        self.model.buffers = buffers
+
+    def remove_unused_tensors(self, graph):
+        """Remove the tensors of a graph that are neither computed nor read."""
+        used = {*graph.inputs, *graph.outputs}
+        for operator in graph.operators:
+            used.update(operator.inputs, operator.outputs)
+        kept = sorted(used - {-1})
+        new = {old: number for number, old in enumerate(kept)} | {-1: -1}
+        graph.tensors = [graph.tensors[number] for number in kept]
+        for part in (graph, *graph.operators):
+            part.inputs = [new[number] for number in part.inputs]
+            part.outputs = [new[number] for number in part.outputs]
+        for signature in self.model.signatureDefs or []:
+            if self.model.subgraphs[signature.subgraphIndex] is graph:
+                for tensor in (*signature.inputs, *signature.outputs):
+                    tensor.tensorIndex = new[tensor.tensorIndex]
+
     def interpreter(self):
         """Return an interpreter that runs the changed model."""
         import tensorflow as tf

@@ -36,6 +36,9 @@ def quantize_weights(model, precision):
     float16: a network with convolutions of eight bits is markedly less accurate.
     Vectors, such as biases, and small matrices stay in float32.
 
+    A constant that has the same number everywhere, such as an empty cache, is stored as
+    this number.
+
     Args:
         model: Bytes of a LiteRT model whose weights are float32.
         precision: `"float16"` or `"int8"`.
@@ -46,7 +49,7 @@ def quantize_weights(model, precision):
     quantizer = _Quantizer(model, precision)
     for graph in quantizer.model.subgraphs:
         quantizer.quantize(graph)
-    _clear_unused_buffers(quantizer.model, {buffer for buffer, _ in quantizer.copies})
+    quantizer.compact()
     return quantizer.to_bytes()
 
 
@@ -81,11 +84,26 @@ class _Quantizer(EditedModel):
         for number in weights:
             tensor = graph.tensors[number]
             if number in read:
-                copy, _ = self.add_copy(graph, tensor, "FLOAT16")
-                convert = self.operator("DEQUANTIZE", [copy], number)
-                graph.operators.insert(0, convert)
+                graph.operators.insert(0, self.constant(graph, number))
             # Buffer 0 is empty: the tensor is no longer a constant.
             tensor.buffer = 0
+
+    def constant(self, graph, number):
+        """Return an operator that computes a constant tensor, which is stored small."""
+        tensor = graph.tensors[number]
+        values = self.values(tensor).ravel()
+        if (values == values[0]).all():
+            stored = [np.array(tensor.shape, "int32"), values[:1]]
+            shapes = [[len(tensor.shape)], []]
+            inputs = [
+                self.add_tensor(graph, tensor.name, dtype, shape, self.add_buffer(x))
+                for dtype, shape, x in zip(
+                    ("INT32", "FLOAT32"), shapes, stored, strict=True
+                )
+            ]
+            return self.operator("FILL", inputs, number, "FillOptions")
+        copy, _ = self.add_copy(graph, tensor, "FLOAT16")
+        return self.operator("DEQUANTIZE", [copy], number)
 
     def is_weight(self, tensor):
         """Return whether a tensor is a large constant, no vector, and fits float16.

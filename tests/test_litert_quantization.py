@@ -116,6 +116,28 @@ def test_weights_are_smaller(quantize, size, tolerance, rng):
     np.testing.assert_allclose(found / scale, expected / scale, atol=tolerance)
 
 
+@pytest.mark.parametrize("quantize", ["float16", "int8"])
+def test_constants_of_one_number_and_names_take_no_space(quantize, rng):
+    vector = rng.normal(size=2000).astype("float32")
+
+    def call(inputs):
+        state = ops.full((50, 2000), 0.3) + inputs
+        for number in range(5):
+            state = ops.sin(state) * (number + vector)
+        return {"outputs": state, "zeros": ops.zeros((7, 200)) + inputs[0]}
+
+    model = convert(call, quantize, inputs=([2000], "float32"))
+    assert len(model) < 4 * 2000 * 5 + 10_000
+    schema, _ = parts(model)
+    named = {x.name for graph in schema.subgraphs for x in graph.tensors if x.name}
+    (graph,) = schema.subgraphs
+    assert len(named) == len(graph.inputs) + len(graph.outputs) == 3
+    inputs = rng.normal(size=2000).astype("float32")
+    found, expected = run(model, inputs=inputs), call(ops.convert_to_tensor(inputs))
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=1e-5)
+
+
 def test_large_constants_and_vectors_are_exact(rng):
     """In float16, a mask of -1e9 is infinite, and its product with zero is NaN."""
     mask = np.where(TABLE < 0, np.float32(-1e9), np.float32(0))
