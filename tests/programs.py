@@ -1,5 +1,6 @@
 """Shared parts of the tests of both programs: models, options, errors, averages."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -50,6 +51,27 @@ def without_steps(monkeypatch):
         container.on_train_end()
 
     monkeypatch.setattr(keras.Model, "fit", fit)
+
+
+@pytest.fixture
+def interrupting(monkeypatch):
+    """A function that returns a context in which a training ends after one epoch."""
+
+    @contextlib.contextmanager
+    def context():
+        from keras_attention_apps.common.training.runner import SaveEveryEpoch
+
+        save = SaveEveryEpoch.on_epoch_end
+
+        def interrupt(*arguments, **options):
+            save(*arguments, **options)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+            yield
+
+    return context
 
 
 def training(options, **changes):

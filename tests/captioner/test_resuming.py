@@ -67,19 +67,12 @@ def test_a_file_of_weights_may_move_but_not_change(squares, tmp_path, capsys, be
 
 @pytest.mark.exhaustive
 def test_a_resumed_training_equals_an_uninterrupted_one(
-    eager, squares, tmp_path, monkeypatch
+    eager, squares, tmp_path, interrupting
 ):
-    save = SaveEveryEpoch.on_epoch_end
-
-    def interrupt(self, *args, **kwargs):
-        save(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
     output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     changes = {"epochs": 2, "fine-tune-epochs": 0, "self-critical-epochs": 0}
     assert main(command(squares, undisturbed, SHORT, **changes)) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+    with interrupting():
         assert main(command(squares, output, SHORT, **changes)) == 130
     # The state after a kill while the model was replaced.
     (output / "model").rename(output / ".old-7-model")
@@ -93,17 +86,10 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
 
 
 @pytest.mark.slow
-def test_every_phase_continues_after_an_interruption(squares, tmp_path, monkeypatch):
-    save = SaveEveryEpoch.on_epoch_end
-
-    def interrupt(self, *args, **kwargs):
-        save(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
+def test_every_phase_continues_after_an_interruption(squares, tmp_path, interrupting):
     output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     assert main(command(squares, undisturbed)) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+    with interrupting():
         for _ in range(4):
             assert main(command(squares, output)) == 130
     assert main(command(squares, output)) == 0

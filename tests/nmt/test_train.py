@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from combinations import quick_first
 from keras_attention_apps.common.training import runner
-from keras_attention_apps.common.training.runner import SaveEveryEpoch
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network.recurrent import BahdanauNetwork
@@ -127,18 +126,11 @@ def test_an_average_that_never_changes_is_refused(name, few, tmp_path, capsys):
 
 @pytest.mark.exhaustive
 def test_a_resumed_training_equals_an_uninterrupted_one(
-    copied, eager, few, tmp_path, monkeypatch
+    copied, eager, few, tmp_path, interrupting
 ):
-    save = SaveEveryEpoch.on_epoch_end
-
-    def interrupt(self, *args, **kwargs):
-        save(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
     output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     assert main(small(few, undisturbed)) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+    with interrupting():
         assert main(small(few, output)) == 130
     # The state after a kill while the model was replaced.
     (output / "model").rename(output / ".old-7-model")
@@ -157,22 +149,15 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
 
 @pytest.mark.exhaustive
 def test_self_critical_training_learns_and_resumes(
-    corpus, tmp_path, monkeypatch, capsys, model_folder
+    corpus, tmp_path, interrupting, capsys, model_folder
 ):
     # Another training's, which are not to be averaged.
     for name in ("epoch-0001", "epoch-0002"):
         shutil.copytree(model_folder, tmp_path / "a" / "epochs" / name)
-    save = SaveEveryEpoch.on_epoch_end
-
-    def interrupt(self, *args, **kwargs):
-        save(self, *args, **kwargs)
-        raise KeyboardInterrupt
-
     # The searches of all sentences have the same number of steps.
     changes = {"epochs": 0, "self-critical-epochs": 2, "model.max-length": 16}
     begun, whole = (command(corpus, tmp_path / x, **changes) for x in ("a", "b"))
-    with monkeypatch.context() as patch:
-        patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+    with interrupting():
         assert main(begun) == 130
     assert main(begun) == 0
     assert main(whole) == 0
