@@ -135,9 +135,8 @@ class ModelConfig:
     #: Depth of the hidden layer of additive and concat scores.
     attention_units: Rare[Units] = 256
     #: Score of luong; dot needs equal depths of encoder and decoder.
-    score: Rare[Literal["dot", "general", "concat", "location"]] = "general"
-    #: Window of luong: global, local-m (monotonic) or local-p (predictive). The
-    #: location score needs the global window.
+    score: Rare[Literal["dot", "general", "concat"]] = "general"
+    #: Window of luong: global, local-m (monotonic) or local-p (predictive).
     window: Rare[Literal["global", "local-m", "local-p"]] = "global"
     #: Half width of a local window: positions on either side of its centre.
     half_width: Rare[Length] = 10

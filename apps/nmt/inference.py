@@ -321,11 +321,10 @@ def _by_length(numbers, inputs):
 
 
 def length_ratio(subwords, pairs):
-    """Measure the ratio of target to source length, as its 99.9 % quantile.
+    """Measure the ratio r of target to source length, as its 99.9 % quantile.
 
-    Returns:
-        Ratio r such that in 999 of 1000 pairs, the target of a sentence of n tokens has
-        at most `r (n + LENGTH_SLACK)` tokens.
+    In 999 of 1000 pairs, the target of a sentence of n tokens has at most
+    `r (n + LENGTH_SLACK)` tokens.
     """
     sources, targets = (
         np.array([len(ids) for ids in subwords.encode_all(side)])

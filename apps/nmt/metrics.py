@@ -13,10 +13,9 @@ FEW_KANA = 0.1
 def tokenizer_for(texts):
     """Return the name of the sacrebleu tokenizer for a language.
 
-    Returns:
-        `"zh"` if most letters are Han and few are kana: every Han character is a word.
-        `"char"` if most are of other scripts without spaces between words, such as
-        those of Japanese or Thai: every character is a word. Otherwise `"13a"`.
+    It is `"zh"` if most letters are Han and few are kana: every Han character is a
+    word; `"char"` if most are of other scripts without spaces between words, such as
+    those of Japanese or Thai: every character is a word; otherwise `"13a"`.
     """
     letters = "".join(filter(str.isalpha, "".join(texts)))
     unspaced, han, kana = (
@@ -37,11 +36,10 @@ def has_four_words(references):
 
 
 def translation_scores(translations, references):
-    """Return corpus scores of translations with one reference each.
+    """Return corpus scores of translations with one reference each, in percent.
 
-    Returns:
-        Dict of figures in percent, `"bleu"`, `"bleu-lc"`, `"chrf"` and `"chrf-lc"`
-        (lower-cased), and dict of the signatures of sacrebleu under the same names.
+    The dict has `"bleu"`, `"bleu-lc"`, `"chrf"` and `"chrf-lc"` (lower-cased); another
+    one has the signatures of sacrebleu under the same names.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -63,10 +61,8 @@ def translation_scores(translations, references):
 def alignment_error_rate(alignments, references):
     """Return the alignment error rate (AER) of a corpus in percent.
 
-    Args:
-        alignments: For each pair of sentences the list of its links: index of the
-            source word, index of the target word.
-        references: For each pair the array of its reference links; see `parse_links`.
+    The alignments are a list of links (source word, target word) for each pair of
+    sentences; the references are arrays of links, see `parse_links`.
 
     The link of the first word is sure, that of the second one possible, and the third
     one is missed:
@@ -94,10 +90,8 @@ def alignment_error_rate(alignments, references):
 def bleu_by_length(sources, translations, references, parts=4):
     """Return lower-cased BLEU by the length of the source sentences.
 
-    Returns:
-        List of tuples, one for each part: the lengths of its shortest and longest
-        source, see `lengths_of`; the number of its sentences; and their BLEU in
-        percent.
+    Each part is a tuple: the lengths of its shortest and longest source, see
+    `lengths_of`; the number of its sentences; and their BLEU in percent.
     """
     from sacrebleu.metrics import BLEU
 
@@ -117,11 +111,7 @@ def bleu_by_length(sources, translations, references, parts=4):
 
 
 def lengths_of(texts):
-    """Return the lengths of texts, in words if the script has spaces.
-
-    Returns:
-        `"word"` or `"character"`, and an integer array.
-    """
+    """Return `"word"`, or `"character"` without spaces, and the lengths of texts."""
     if tokenizer_for(texts) == "13a":
         return "word", np.array([len(text.split()) for text in texts])
     return "character", np.array([len("".join(text.split())) for text in texts])

@@ -23,9 +23,9 @@ from keras_attention_apps.nmt.config import (
     SamplingConfig,
     TranslationSearchOptions,
 )
-from keras_attention_apps.nmt.data.copying import Copying
 from keras_attention_apps.nmt.data.glossary import Glossary, count_phrase, encode_phrase
 from keras_attention_apps.nmt.text import (
+    Copying,
     Subwords,
     aligned_words,
     alignment_of,
@@ -301,11 +301,14 @@ class BaseTranslator:
 
         options = batch_size, n_best, search, glossary, seeds
         found = self._translate_sentences(parts(), *options)
-        join = _joined_draws if sampling else joined_best
         for first in found:
             count = counts.popleft()
             others = itertools.islice(found, min(count, MAX_SENTENCES) - 1)
-            joined = join([first, *others], n_best)
+            if sampling:
+                joined = map(Translation.joined, zip(first, *others, strict=False))
+            else:
+                joined = joined_best([first, *others], n_best)
+            joined = list(joined)
             if count > MAX_SENTENCES:
                 joined = [dataclasses.replace(one, cut=True) for one in joined]
             yield joined
@@ -401,16 +404,14 @@ class BaseTranslator:
 
     def _has_letters(self, token):
         byte = self.tokenizer.bytes.get(token)
-        if byte is None:
-            return any(map(str.isalnum, self.tokenizer.pieces[token]))
         # From 128 on, it is a part of a character, which may be a letter.
-        return byte >= 128 or chr(byte).isalnum()
+        text = self.tokenizer.pieces[token] if byte is None else chr(byte)
+        return (byte or 0) >= 128 or any(map(str.isalnum, text))
 
     def _expanded(self, source, hypothesis):
         """Return the token ids of a hypothesis, without extended ids.
 
-        For each of them also the index of the token from which it comes, and its
-        attention weights.
+        Also return the index of the token from which each comes, and its attention.
         """
         token_ids, weights = hypothesis.token_ids, hypothesis.weights
         origins = range(len(token_ids))
@@ -498,11 +499,6 @@ def joined_best(ranked, n_best):
         longer.sort(key=lambda chosen: -sum(one.score for one in chosen))
         best = longer[:n_best]
     return [Translation.joined(chosen) for chosen in best]
-
-
-def _joined_draws(drawn, n_best):
-    """Return samples of a text from those of its sentences."""
-    return [Translation.joined(chosen) for chosen in zip(*drawn, strict=False)]
 
 
 def _empty_translation():

@@ -6,10 +6,9 @@ import pytest
 from keras import ops, tree
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.data.batches import SentenceBatches
-from keras_attention_apps.nmt.data.copying import NONE, Copying
 from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.network.base import extended_ids, word_numbers
-from keras_attention_apps.nmt.text import Subwords
+from keras_attention_apps.nmt.text import NONE, Copying, Subwords
 
 from .conftest import untrained
 
@@ -187,7 +186,8 @@ def own_subwords(subwords):
 
 
 def test_translations_contain_words_of_the_source(eager, own_subwords):
-    translator = copy_always(untrained(own_subwords, "bahdanau", copy=True))
+    model = untrained(own_subwords, "bahdanau", copy=True)
+    translator = copy_always(model)
 
     found = translator.translate(
         ["the Zorbalix \u6771\u4eac", "a 4711 dog"], beam_size=2

@@ -27,7 +27,7 @@ NETWORKS = [
     {"attention": "bahdanau", "readout": "maxout", "readout_state": "previous"},
     {"attention": "luong"},
     {"attention": "luong", "window": "local-p", "score": "concat", "units": 10},
-    {"attention": "luong", "score": "location", "input_feeding": False},
+    {"attention": "luong", "score": "dot", "units": 14, "input_feeding": False},
     {"attention": "luong", "bidirectional": False, "decoder_layers": 3},
     {"attention": "self-attention", "alignment_layer": 1},
     {"attention": "self-attention", "pre_norm": False, "share_embeddings": False},
@@ -182,10 +182,6 @@ def test_a_search_never_returns_banned_tokens(eager, attention):
     [
         ({"attention": "self-attention", "heads": 5}, "a multiple of heads"),
         ({"attention": "luong", "score": "dot", "units": 13}, "depth 13, key depth 14"),
-        (
-            {"attention": "luong", "score": "location", "window": "local-m"},
-            "score=location and window=local-m",
-        ),
         (
             {"attention": "self-attention", "alignment_layer": 3},
             "at most 2, the number of decoder layers. Received: 3",

@@ -26,24 +26,19 @@ class SentenceBatches(keras.utils.PyDataset):
     The batches depend on the seed and the epoch alone, so an interrupted training
     continues with the same batches. A batch has at most `batch_tokens` tokens on either
     side, padding included; slightly more if an epoch would otherwise have more batches
-    than the first. A back-translated source begins with `TAG`. The batches of the next
-    epoch are prepared in a thread.
+    than the first, and fewer where an epoch of few pairs would not have about
+    `min_batches`. A longer sentence is a batch of its own. Pairs with more than
+    `max_length` tokens on one side are left out. A back-translated source begins with
+    `TAG`. The batches of the next epoch are prepared in a thread.
 
     If the pairs have links, a batch also has `"guide"` `(B, T, S)`, the target weights
-    of the attention; see `subword_weights`.
+    of the attention; see `subword_weights`. With a `Copying`, words of the target are
+    extended ids.
 
     Args:
-        pairs: The `Pairs`.
-        subwords: The `Subwords`.
-        batch_tokens: Tokens in a batch. A longer sentence is a batch of its own.
-        min_batches: Approximate minimum number of batches of an epoch; for few pairs,
-            batches are smaller.
-        max_length: Pairs with more tokens on one side are left out.
         subword_dropout: BPE-dropout of the source; see `Subwords.encode_all`. A text
             that would exceed `max_length` is split without it.
-        seed: Seed of the order and of the subwords.
         epoch: First epoch.
-        copying: `Copying` that turns words of the target into extended ids, or `None`.
         few_shapes: Whether to pad batches to few shapes, for a backend that compiles
             every shape: both sides to the same power of two, and the rows so that a
             batch has `batch_tokens` tokens.

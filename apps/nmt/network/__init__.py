@@ -13,9 +13,6 @@ from keras_attention_apps.nmt.network.recurrent import (
 )
 from keras_attention_apps.nmt.network.transformer import TransformerNetwork
 
-# Keras prints the original message in bold within its own.
-_BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
-
 
 def build_network(config, vocabulary_size, **options):
     """Build the network of a complete `ModelConfig`, with all its weights."""
@@ -36,12 +33,8 @@ def build_network(config, vocabulary_size, **options):
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"the model cannot be built: {_reason(error)}") from error
+        # Keras prints the original message in bold within its own.
+        bold = re.search("\x1b\\[1m(.*?)\x1b\\[0m", str(error), re.DOTALL)
+        message = " ".join((bold[1] if bold else str(error)).split())
+        raise UserError(f"the model cannot be built: {message}") from error
     return network
-
-
-def _reason(error):
-    """Return the message of an error as one line, without Keras's text around it."""
-    message = str(error)
-    bold = _BOLD.search(message)
-    return " ".join((bold[1] if bold else message).split())

@@ -13,7 +13,7 @@ from keras_attention_apps.common.distribution import share_of_replica
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import DecoderNetwork
 from keras_attention_apps.common.text import PAD, UNKNOWN
-from keras_attention_apps.nmt.data.copying import NONE, OUTSIDE, boundaries
+from keras_attention_apps.nmt.text import NONE, OUTSIDE, boundaries
 
 from keras_attention import (
     PointerGenerator,
@@ -66,7 +66,7 @@ class TranslationNetwork(DecoderNetwork):
       `(B, K, E)`, the state and the attention of one step.
 
     With copying, a token of a target or of a search may be an extended id; see
-    `keras_attention_apps.nmt.data.copying`. The decoder reads it as UNKNOWN.
+    `text.Copying`. The decoder reads it as UNKNOWN. `kinds` are those of the subwords.
 
     Call arguments:
         inputs: Dict with token ids, padded with PAD: `"source"` `(B, S)`, and
@@ -81,9 +81,6 @@ class TranslationNetwork(DecoderNetwork):
         START. With a guide or copying, a dict of these as `"hidden"`, and the attention
         as `"weights"`, `(B, T, S)`; with copying, also the ids of the source as
         `"source_ids"`, `(B, S)`.
-
-    Attributes:
-        kinds: Integer array `(N,)`, the kinds of the subwords, for copying.
     """
 
     def __init__(
@@ -162,7 +159,7 @@ class TranslationNetwork(DecoderNetwork):
         return ops.where(token_ids < len(self.kinds), token_ids, UNKNOWN)
 
     def align(self, inputs):
-        """Return the attention of forced decoding, `(B, T, S)`."""
+        """Return the attention of forced decoding, `(B, T, S)`, without START."""
         memory = self.encode(inputs["source"])
         target = self._decoder_inputs(inputs["target"][:, :-1])
         _, weights = self.decode(target, memory, return_weights=True)
@@ -182,14 +179,9 @@ class TranslationNetwork(DecoderNetwork):
         logits = self.logits(hidden)
         if not self.pointer_generator:
             return ops.log_softmax(logits, axis=-1), state, weights
-        log_probs = self._copy(logits, weights, memory["source_ids"], hidden)
-        return log_probs, state, weights
-
-    def _copy(self, logits, weights, source_ids, hidden, **options):
-        """Call the `PointerGenerator`, whose switch reads the hidden vector."""
-        # Padding beyond the maximum length has no weights; see `LuongNetwork`.
-        source_ids = source_ids[:, : ops.shape(weights)[-1]]
-        return self.pointer_generator(logits, weights, source_ids, hidden, **options)
+        # The switch of the `PointerGenerator` reads the hidden vector.
+        inputs = logits, weights, memory["source_ids"], hidden
+        return self.pointer_generator(*inputs), state, weights
 
     def logits(self, hidden):
         """Return the logits `(..., N)`, in float32."""
@@ -223,9 +215,7 @@ class TranslationNetwork(DecoderNetwork):
             )
         tokens = ops.cast(tokens, loss.dtype)
         if "guide" in x:
-            # Padding beyond the maximum length has no weights; see `LuongNetwork`.
-            guide = x["guide"][..., : ops.shape(y_pred["weights"])[-1]]
-            guided = attention_supervision(y_pred["weights"], guide, mask)
+            guided = attention_supervision(y_pred["weights"], x["guide"], mask)
             guided = ops.cast(ops.sum(guided), loss.dtype) / ops.maximum(tokens, 1.0)
             loss = loss + self.guide_weight * guided
         self.mean_loss.update_state(loss, sample_weight=tokens)
@@ -240,10 +230,11 @@ class TranslationNetwork(DecoderNetwork):
         logits = self.logits(hidden)
         inputs = logits, y_pred["weights"], y_pred["source_ids"], hidden
         if "advantages" in x:
-            log_probs = self._copy(*inputs) / self.sample_temperature
+            log_probs = self.pointer_generator(*inputs) / self.sample_temperature
             losses = sequence_crossentropy(targets, log_probs)
             return losses * ops.cast(ops.reshape(x["advantages"], (-1, 1)), "float32")
-        losses = -ops.maximum(self._copy(*inputs, targets=targets), MIN_LOG_PROB)
+        log_probs = self.pointer_generator(*inputs, targets=targets)
+        losses = -ops.maximum(log_probs, MIN_LOG_PROB)
         if self.label_smoothing:
             spread = ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
             losses = losses + self.label_smoothing * (spread - losses)
@@ -256,14 +247,7 @@ def _rows(target):
 
 
 class ForcedDecoding(keras.Model):
-    """Forced decoding as a Keras model, compiled once.
-
-    Call arguments:
-        inputs: Dict with `"source"` and `"target"`, as for the network.
-
-    Returns:
-        Attention `(B, T, S)`; row t is that of target token t after START.
-    """
+    """Forced decoding as a Keras model, compiled once; see `align` of the network."""
 
     def __init__(self, network, jit_compile=False):
         super().__init__(name="forced_decoding")

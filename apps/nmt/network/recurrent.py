@@ -98,26 +98,17 @@ class RecurrentNetwork(TranslationNetwork):
 class EncoderStack(keras.layers.Layer):
     """A stack of recurrent encoders, each in one direction or both.
 
-    From the second on, each layer has a residual connection.
-
-    Call arguments:
-        inputs: `(B, S, E)`.
-        mask: Boolean `(B, S)`.
-
-    Returns:
-        annotations: `(B, S, U)` or, in both directions, `(B, S, 2 U)`.
-        finals: For each layer, for each direction, the list of the last states.
+    From the second on, each layer has a residual connection. The call takes embedded
+    words `(B, S, E)` and their mask, and returns annotations, `(B, S, U)` or, in both
+    directions, `(B, S, 2 U)`; and for each layer, for each direction, the list of the
+    last states.
     """
 
     def __init__(self, make_cell, layers, bidirectional, dropout, **kwargs):
         super().__init__(**kwargs)
         self.directions = 1 + bidirectional
-        self.encoders = [
-            RecurrentEncoder(
-                *(make_cell() for _ in range(self.directions)), return_state=True
-            )
-            for _ in range(layers)
-        ]
+        cells = [[make_cell() for _ in range(self.directions)] for _ in range(layers)]
+        self.encoders = [RecurrentEncoder(*x, return_state=True) for x in cells]
         self.dropout = keras.layers.Dropout(dropout)
 
     def build(self, inputs_shape, mask_shape=None):
@@ -241,15 +232,9 @@ class LuongNetwork(RecurrentNetwork):
 
     def _attention_cell(self, cell):
         config = self.config
-        if config.score == "location" and config.window != "global":
-            raise UserError(
-                "the location score has a weight for every position, and is for the "
-                f"global window. Received: score=location and window={config.window}"
-            )
         attention = LuongAttention(
             config.score,
             units=config.attention_units if config.score == "concat" else None,
-            positions=config.max_length if config.score == "location" else None,
             window=config.window,
             half_width=config.half_width,
         )
@@ -260,12 +245,6 @@ class LuongNetwork(RecurrentNetwork):
             input_feeding=config.input_feeding,
             attentional_vector=config.embedding_units,
         )
-
-    def encode(self, source, training=None):
-        if self.config.score == "location":
-            # Columns beyond the maximum length are padding alone.
-            source = source[:, : self.config.max_length]
-        return super().encode(source, training=training)
 
     def _initial_states(self, finals):
         layers = self.config.decoder_layers
