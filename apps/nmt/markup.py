@@ -27,14 +27,10 @@ _CLOSING = tuple(".,;:!?)]}\u2026\u201d\u00bb")
 
 @dataclasses.dataclass
 class _Tag:
-    """A tag, or a unit, of a run.
+    """A tag of a run, or a unit, which has no text.
 
-    Attributes:
-        value: The tag, or the thing.
-        start, end: Its place in the text, counted in characters that are not spaces.
-        children: The tags and units inside it, in order.
-        is_unit: Whether it is a unit, which has no text.
-        before, after: Whether a unit has white space before it, and after it.
+    Places in the text are counted in characters that are not spaces. `before` and
+    `after` say whether a unit has white space before it, and after it.
     """
 
     value: object
@@ -362,11 +358,19 @@ def translate_html(translator, text, *, language=None, **options):
                 root.set(name, language)
         if is_page:
             root.set("lang", language)
-    containers = list(_containers(root))
-    runs = [part for _, parts in containers for part in parts if isinstance(part, list)]
+    containers, waiting = [], [root]
+    while waiting:
+        element = waiting.pop()
+        if not _stays(element):
+            content = itertools.groupby(_content(element), lambda x: x[0] == "block")
+            parts = [(is_block, list(events)) for is_block, events in content]
+            containers.append((element, parts))
+            waiting += [x for is_block, part in parts if is_block for _, x in part]
+    runs = [run for _, parts in containers for is_block, run in parts if not is_block]
     translated = iter(translate_runs(translator, runs, **options))
     for element, parts in containers:
-        _fill(element, [next(translated) if isinstance(x, list) else x for x in parts])
+        filled = [part if is_block else next(translated) for is_block, part in parts]
+        _fill(element, itertools.chain(*filled))
     if is_page:
         return _serialized(root.getroottree())
     inner = _serialized(root.find("body"))
@@ -413,27 +417,6 @@ def _lxml():
     return html
 
 
-def _containers(root):
-    """Yield elements with text, and their parts: runs, and children that are blocks."""
-    waiting = [root]
-    while waiting:
-        element = waiting.pop()
-        if _stays(element):
-            continue
-        parts = [[]]
-        if element.text:
-            parts[-1].append(("text", element.text))
-        for child in element:
-            if _is_inline(child):
-                parts[-1] += _events(child)
-            else:
-                waiting.append(child)
-                parts += [child, []]
-            if child.tail:
-                parts[-1].append(("text", child.tail))
-        yield element, parts
-
-
 def _stays(element):
     """Return whether an element is not translated."""
     return (
@@ -454,52 +437,40 @@ def _is_inline(element):
     return is_inline and (_stays(element) or all(map(_is_inline, element)))
 
 
-def _events(element):
-    """Return the events of an inline element."""
-    if _stays(element):
-        return [("unit", element)]
-    events = [("open", element)]
-    if element.text:
-        events.append(("text", element.text))
+def _content(element, is_run=False):
+    """Return the events inside an element; a child that is a block is one event."""
+    events = [("text", element.text)]
     for child in element:
-        events += _events(child)
-        if child.tail:
-            events.append(("text", child.tail))
-    return [*events, ("close", element)]
+        if not (is_run or _is_inline(child)):
+            events.append(("block", child))
+        elif _stays(child):
+            events.append(("unit", child))
+        else:
+            inside = _content(child, is_run=True)
+            events += [("open", child), *inside, ("close", child)]
+        events.append(("text", child.tail))
+    return [event for event in events if event != ("text", None)]
 
 
-def _fill(element, parts):
-    """Replace the content of an element by translated runs and blocks."""
-    element.text = None
+def _fill(element, events):
+    """Replace the content of an element by that of events."""
+    element.text, inner = None, [element]
     del element[:]
-    for part in parts:
-        if not isinstance(part, list):
-            _append(element, part)
-            continue
-        inner = [element]
-        for kind, value in part:
-            if kind == "text":
-                _append_text(inner[-1], _INVALID.sub("\ufffd", value))
-            elif kind == "close":
-                inner.pop()
-            else:
-                _append(inner[-1], value)
-                if kind == "open":
-                    value.text = None
-                    del value[:]
-                    inner.append(value)
-
-
-def _append(parent, element):
-    element.tail = None
-    parent.append(element)
-
-
-def _append_text(parent, text):
-    if len(parent):
-        parent[-1].tail = (parent[-1].tail or "") + text
-    else:
-        parent.text = (parent.text or "") + text
+    for kind, value in events:
+        parent = inner[-1]
+        if kind == "text" and len(parent):
+            parent[-1].tail = (parent[-1].tail or "") + _INVALID.sub("\ufffd", value)
+        elif kind == "text":
+            parent.text = (parent.text or "") + _INVALID.sub("\ufffd", value)
+        elif kind == "close":
+            inner.pop()
+        else:
+            value.tail = None
+            parent.append(value)
+            if kind == "open":
+                value.text = None
+                del value[:]
+                inner.append(value)
 
 
 _PAIR = re.compile(r"(?:^|-)[a-z]{2}-([a-z]{2})(?:-|$)")

@@ -59,9 +59,13 @@ def translate(config):
     config.bulk.check_local()
     if config.output and config.output.suffix.lower() == JSON_LINES:
         config = dataclasses.replace(config, json=True)
-    _check(config)
+    if config.sentences and config.input is not None:
+        raise UserError("expected either sentences or --input, not both")
     if config.format != "text":
+        config = _with_file(config)
+        _check(config)
         return _translate_markup(config)
+    _check(config)
     glossary = config.glossary and Glossary.from_file(config.glossary)
     lines = _Lines(config)
     # A user who types a line waits for its translation. With a batch size of 1, a line
@@ -122,10 +126,6 @@ def _load(config, count):
 
 def _check(config):
     """Raise a `UserError` for invalid options, or combinations of them."""
-    if config.sentences and config.input is not None:
-        raise UserError("expected either sentences or --input, not both")
-    if config.format != "text":
-        config = _with_file(config)
     lines = config.input
     if lines is not None:
         check_input(lines)
@@ -202,7 +202,7 @@ def _with_file(config):
 
 def _translate_markup(config):
     """Translate the file of `--format`, and return the exit code."""
-    path = _with_file(config).input or STANDARD_INPUT
+    path = config.input or STANDARD_INPUT
     is_html = config.format == "html"
     text, encoding = decoded(read_file(path), printable(path), is_html=is_html)
     translator = _load(config, text.count("\n") + 1)
