@@ -6,12 +6,12 @@ import itertools
 import keras
 import numpy as np
 import pytest
+from keras_attention_apps.common.hypotheses import Hypothesis
 from keras_attention_apps.nmt.config import ModelConfig, with_recipe
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network import build_network
 from keras_attention_apps.nmt.text import Subwords
-from keras_attention_apps.nmt.translations import Translation
 from programs import begin_training
 
 WORDS = {
@@ -162,19 +162,40 @@ def model_folder(translator, tmp_path_factory):
     return folder
 
 
+def echo(token_ids, rank=0):
+    """Return the hypothesis that a sentence is its own translation."""
+    count = len(token_ids)
+    # The mean log-probability depends on the sentence.
+    mean = -0.5 - rank / 10_000 - sum(token_ids) % 97 / 1000
+    log_probabilities, total = np.full(count, mean), mean * count
+    weights = 0.9 * np.eye(count)
+    tokens = np.array(token_ids)
+    return Hypothesis(tokens, total, total, log_probabilities, count, weights)
+
+
+def echo_searches(patch):
+    """Replace the search by one that finds each sentence itself, `n_best` times.
+
+    In a sample, words have another order, which depends on the seed.
+    """
+
+    def search(self, token_ids, batch_size, n_best, *arguments, sampling=None):
+        if sampling:
+            random = np.random.default_rng(sampling[1])
+            token_ids = [[*random.permutation(x[:-1]), x[-1]] for x in token_ids]
+        return [[echo(ids, rank) for rank in range(n_best)] for ids in token_ids]
+
+    patch.setattr(Translator, "_search", search)
+
+
 @pytest.fixture
-def copied(monkeypatch):
-    """Replace every translation by the text itself, without a search."""
-
-    def translate(self, texts, **options):
-        nothing = np.zeros((0, 0)), np.zeros(0)
-        return [Translation(text, [], [], 0.0, 0.0, *nothing) for text in texts]
-
-    monkeypatch.setattr(Translator, "translate", translate)
+def echoed(monkeypatch):
+    """Translate every sentence into itself, without a search."""
+    echo_searches(monkeypatch)
 
 
 @pytest.fixture
-def untrained_copies(without_steps, copied):
+def untrained_copies(without_steps, echoed):
     """Train without steps, and translate without a search."""
 
 

@@ -51,7 +51,7 @@ def evaluate(tmp_path, model_folder, capsys):
 
 
 def test_an_evaluation_prints_the_error_rate(
-    copied, evaluate, monkeypatch, cached_models
+    echoed, evaluate, monkeypatch, cached_models
 ):
     def align(self, sources, targets, *, batch_size):
         assert (sources, targets, batch_size) == (SOURCES, TARGETS, 2)
@@ -87,7 +87,7 @@ def test_an_ensemble_cannot_align(evaluate, monkeypatch, model_folder, cached_mo
 
 
 def test_translations_are_written_before_they_are_aligned(
-    copied, evaluate, monkeypatch, cached_models, tmp_path
+    echoed, evaluate, monkeypatch, cached_models, tmp_path
 ):
     def align(self, sources, targets, **options):
         raise UserError("it failed")

@@ -43,7 +43,7 @@ def pairs(monkeypatch):
 
 
 def test_monolingual_text_joins_the_training(
-    few, monolingual, model_folder, tmp_path, parts_of_twelve, without_steps, pairs
+    few, monolingual, model_folder, tmp_path, parts_of_twelve, untrained_copies, pairs
 ):
     output = tmp_path / "run"
     added = options(monolingual, model_folder, **{"monolingual-weight": 0.5})
@@ -63,7 +63,7 @@ def test_monolingual_text_joins_the_training(
 
 
 def test_an_interrupted_translation_continues_with_the_missing_parts(
-    few, monolingual, model_folder, tmp_path, parts_of_twelve, without_steps, capsys
+    few, monolingual, model_folder, tmp_path, parts_of_twelve, untrained_copies, capsys
 ):
     added = options(monolingual, model_folder)
     assert main(small(few, tmp_path / "whole", **added)) == 0
@@ -85,7 +85,7 @@ def test_an_interrupted_translation_continues_with_the_missing_parts(
     [({"seed": 3}, "seed"), ({"back-translation-temperature": 0.5}, "temperature")],
 )
 def test_back_translations_of_something_else_are_kept(
-    few, monolingual, model_folder, tmp_path, without_steps, capsys, changes, name
+    few, monolingual, model_folder, tmp_path, untrained_copies, capsys, changes, name
 ):
     added = options(monolingual, model_folder)
     assert main(small(few, tmp_path / "run", **added)) == 0
@@ -145,7 +145,7 @@ def test_samples_at_temperature_zero_are_greedy(translator):
     )
 
 
-def test_the_command_samples(model_folder, capsys):
+def test_the_command_samples(model_folder, echoed, capsys):
     argv = ["translate", "the red dog", "--model", str(model_folder), "--n-best", "9"]
     assert main([*argv, "--json", "--sampling-temperature", "1"]) == 0
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())

@@ -10,6 +10,7 @@ from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from programs import error_of
 
+pytestmark = pytest.mark.usefixtures("cached_models", "echoed")
 SENTENCES = ["the old dog sees a red bird", "", "dog"]
 
 
@@ -24,7 +25,7 @@ def test_translations_are_those_of_one_process(translate_batch, model_folder):
     found = translate_batch({"id": [2, 7, 1], "text": np.array(SENTENCES)})
 
     assert found["id"] == [2, 7, 1]
-    assert found["translation"].tolist() == [x.text for x in expected]
+    assert found["translation"].tolist() == [x.text for x in expected] == SENTENCES
     assert found["words"].tolist() == [x.words for x in expected]
     scores = [x.score for x in expected]
     np.testing.assert_allclose(found["score"], scores, atol=2e-4)
@@ -43,16 +44,6 @@ def test_sentences_in_bytes_and_unreadable_ones(translate_batch):
     assert first is None and last is None
     assert broken == "not UTF-8: byte 0xe9 at position 3"
     assert nothing == "expected a string or bytes. Received: NoneType"
-
-
-def test_only_a_row_with_an_error_keeps_it(translate_batch):
-    errors = ["unread", None, float("nan"), ""]
-
-    found = translate_batch({"text": ["dog"] * 4, "error": np.array(errors, object)})
-
-    assert found["error"].tolist() == ["unread", None, None, None]
-    first, *others = found["translation"]
-    assert first is None and None not in others
 
 
 @pytest.fixture
@@ -97,30 +88,6 @@ def test_a_job_is_not_resumed_with_another_input(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--beam-groups", "3"], "beam_groups must divide beam_size, 5. Received: 3"),
-        (
-            ["--min-length-ratio", "2", "--max-length-ratio", "1"],
-            "min_length_ratio must be at most max_length_ratio, 1.0. Received: 2.0",
-        ),
-    ],
-)
-@pytest.mark.parametrize("runtime", ["auto", "keras"])
-def test_contradictory_options_are_found_before_anything_is_written(
-    options, message, runtime, local, model_folder, tmp_path, capsys
-):
-    (tmp_path / "text").write_text("a dog\n")
-    files = ["--input", tmp_path / "text", "--output", tmp_path / "out.jsonl"]
-    where = ["--engine", "ray", "--model", model_folder, "--runtime", runtime]
-
-    error = error_of(main, ["translate", *files, *where, *options], capsys)
-
-    assert message in error
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
         (["--engine", "ray"], "needs --output"),
         (["--engine", "ray", "--output", "x.jsonl"], "needs --input"),
         (["dog", "--engine", "ray"], "sentences as arguments cannot be used with"),
@@ -134,3 +101,15 @@ def test_contradictory_options_are_found_before_anything_is_written(
 def test_contradictory_options_are_errors(options, message, capsys):
     assert main(["translate", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_search_is_checked_before_anything_is_written(
+    local, model_folder, tmp_path, capsys
+):
+    (tmp_path / "text").write_text("a dog\n")
+    files = ["--input", tmp_path / "text", "--output", tmp_path / "out.jsonl"]
+    options = ["--engine", "ray", "--model", model_folder, "--beam-groups", "3"]
+    error = error_of(main, ["translate", *files, *options], capsys)
+
+    assert "beam_groups must divide beam_size, 5. Received: 3" in error
+    assert not (tmp_path / "out.jsonl").exists()

@@ -11,7 +11,9 @@ from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.translations import Translation
 from programs import calibration_of, first_line
 
-pytestmark = pytest.mark.usefixtures("cached_models")
+from .conftest import echo_searches
+
+pytestmark = pytest.mark.usefixtures("cached_models", "echoed")
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +22,9 @@ def calibrated(model_folder, few, corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("calibrated") / "tiny"
     shutil.copytree(model_folder, folder)
     data = ["--data", str(corpus), "--out-of-domain", str(few), "--pair", "en-fr"]
-    assert main(["calibrate", str(folder), *data]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        echo_searches(patch)
+        assert main(["calibrate", str(folder), *data]) == 0
     found = calibration_of(folder)
     assert (found["data"], found["count"]) == (corpus.name, 8)
     assert found["out_of_domain"] == few.name and 0 <= found["auc"] <= 1

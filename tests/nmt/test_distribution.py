@@ -49,16 +49,3 @@ def test_two_hosts_have_the_losses_of_one(train, on_one_device):
     two = train("jax", hosts=2)
 
     distributed.assert_equal(two, on_one_device["jax"], 1e-3)
-
-
-def test_a_killed_host_ends_the_others_and_the_training_continues(
-    train, corpus, tmp_path
-):
-    options = training(OPTIONS, data=corpus)
-    run = tmp_path / "run", "nmt", options, "jax"
-
-    output = distributed.killed(*run, 2, 1)
-    again = distributed.trained(*run, 1, 2)
-
-    assert "another process" in output or "another task died" in output
-    distributed.assert_equal(again, train("jax", hosts=2), 1e-5)

@@ -1,4 +1,3 @@
-import dataclasses
 import inspect
 import json
 import subprocess
@@ -147,26 +146,3 @@ def test_the_graph_cleans_text_as_python_does(code_points):
         # Python does not reorder accents that are newer than its version of Unicode.
         assert {unicodedata.category(chr(point)) for point in other} <= {"Cn"}
         assert len(other) < 50
-
-
-@pytest.mark.exhaustive
-@tensorflow_only
-def test_a_served_translation_is_as_long_as_the_python_path_lets_it(
-    translator, tmp_path
-):
-    import tensorflow as tf
-    from keras_attention_apps.nmt.commands.export import write_saved_model
-    from keras_attention_apps.nmt.inference import Translator
-
-    config = dataclasses.replace(translator.config, length_ratio=0.5, max_length=40)
-    shorter = Translator(config, translator.tokenizer, translator.network)
-    write_saved_model(shorter, shorter.search_model(), tmp_path / "served")
-    served = tf.saved_model.load(tmp_path / "served").signatures["serving_default"]
-    lengths = []
-    for sentence in ("dog", "dog " * 30):
-        found = served(sentences=tf.constant([sentence]))
-        lengths.append(len([x for x in found["subwords"][0].numpy() if x]))
-        assert (
-            found["translation"].numpy()[0].decode() == shorter.translate(sentence).text
-        )
-    assert lengths[0] <= 16 < lengths[1]

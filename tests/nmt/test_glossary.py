@@ -182,61 +182,45 @@ def test_letters_marks_and_bytes_of_characters_continue_words():
     assert found == [*expected, "\u0301", "\u0e34", "_"]
 
 
-def test_translations_contain_the_phrases_of_their_sentences(eager, translator):
-    glossary = {"dog": "vieux chien", "red": "grand", "bird": "xyz"}
-    sentences = ["the red dog", "a cat", "", "a bird sees the dog"]
-    found = translator.translate_each(sentences, n_best=2, glossary=glossary)
-    plain = translator.translate("a cat")
+def test_translations_contain_the_phrases_of_their_sentences(eager, subwords):
+    translator = untrained(subwords, "bahdanau", max_length=12)
+    long = " ".join(["chien"] * 30)
+    glossary = {"dog": "vieux chien", "red": "grand", "cat": long, "bird": "xyz"}
+    # Phrases that do not fit are left out from the end. The end of the last sentence is
+    # cut off, so its phrases are not looked for.
+    expected = {
+        "the red dog": (["grand", "vieux chien"], []),
+        "a old": ([], []),
+        "": ([], []),
+        "a dog sees a cat": (["vieux chien"], [long]),
+        "a cat, a bird": ([], [long, "xyz"]),
+        f"{'dog ' * 25} bird cat": (["vieux chien"], []),
+    }
+    options = {"beam_size": 2, "n_best": 2}
+    found = list(translator.translate_each(expected, glossary=glossary, **options))
 
-    for sentence, several in zip(sentences, found, strict=True):
-        phrases = Glossary(glossary).find(sentence)
-        for translation in several:
-            for phrase in phrases:
-                assert phrase in translation.text
-        if sentence == "a cat":
-            assert several[0].text == plain.text
-            assert several[0].score == pytest.approx(plain.score, abs=1e-4)
-
-
-def test_one_search_takes_phrases_of_growing_and_shrinking_sizes(subwords):
-    translator = untrained(subwords, "bahdanau")
-    glossaries = [
-        {"dog": "chien"},
-        {"dog": "un vieux chien", "red": "grand", "the": "le"},
-        {"dog": "chien", "red": "grand"},
-        {},
-        {"dog": "vieux chien noir"},
-    ]
-    for glossary in glossaries:
-        found = translator.translate(["the red dog", "a cat"], glossary=glossary)
-        assert all(phrase in found[0].text for phrase in glossary.values())
+    for several, (phrases, omitted) in zip(found, expected.values(), strict=True):
+        for one in several:
+            assert all(phrase in one.text for phrase in phrases)
+            assert "xyz" not in one.text and one.omitted == omitted
+    assert [several[0].cut for several in found] == [False] * 5 + [True]
+    plain = translator.translate("a old", beam_size=2)
+    assert found[1][0].text == plain.text
+    assert found[1][0].score == pytest.approx(plain.score, abs=1e-4)
 
 
 @pytest.mark.exhaustive
-def test_compiled_searches_contain_them_too(subwords):
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_one_search_takes_phrases_of_growing_and_shrinking_sizes(jit_compile, subwords):
     translator = untrained(subwords, "bahdanau")
-    glossary = {"dog": "vieux chien", "the": "un"}
-    sentences = ["the red dog", "a cat", "a bird sees the dog"]
-    expected = translator.translate(sentences, glossary=glossary)
-    translator.jit_compile = True
-    translator._search_models.clear()
-    found = translator.translate(sentences, glossary=glossary)
-
-    assert [x.text for x in found] == [x.text for x in expected]
-
-
-def test_phrases_that_do_not_fit_are_left_out(eager, translator):
-    long = " ".join(["chien"] * 30)
-    glossary = {"dog": "vieux chien", "cat": long, "bird": "xyz"}
-    # The end of the last sentence is cut off, so its phrases are not looked for.
-    sentences = ["a dog sees a cat", "a cat, a dog, a bird", f"{'dog ' * 25} bird cat"]
-    found = translator.translate(sentences, glossary=glossary, beam_size=2)
-
-    # Phrases are left out from the end.
-    assert [x.omitted for x in found] == [[long], [long, "vieux chien", "xyz"], []]
-    assert [x.cut for x in found] == [False, False, True]
-    assert ["vieux chien" in x.text for x in found] == [True, False, True]
-    assert "xyz" not in found[2].text
+    translator.jit_compile = jit_compile
+    for glossary in (
+        {"dog": "chien"},
+        {"dog": "un vieux chien", "red": "grand", "the": "le"},
+        {"dog": "vieux chien", "the": "un"},
+    ):
+        found = translator.translate(["the red dog", "a cat"], glossary=glossary)
+        assert all(phrase in found[0].text for phrase in glossary.values())
 
 
 def test_the_commands_warn_of_phrases_that_do_not_fit(
@@ -265,61 +249,32 @@ def test_the_commands_warn_of_phrases_that_do_not_fit(
         "nmt: warning: the glossary phrases of 10 of 10 sentences did not all fit, and "
         "were left out in part\n"
     )
+    assert main(["translate", "a dog", *options, "--runtime", "litert"]) == 2
+    assert "--glossary needs the runtime keras. Rec" in capsys.readouterr().err
 
 
-def test_subwords_have_their_probabilities(translator):
-    for found in next(translator.translate_each(["the red dog"], n_best=3)):
-        total = np.sum(np.log(found.probabilities))
-        assert total == pytest.approx(found.log_probability, abs=1e-4)
-        assert len(found.subwords) == len(found.probabilities)
-        assert found.details()["subwords"] == found.subwords
-
-
-@pytest.mark.parametrize(
-    ("options", "fewest", "most"),
-    [
-        ({"min_length_ratio": 1.5}, 1.5, 2.0),
-        ({"max_length_ratio": 0.5}, 0.0, 0.5),
-        ({"min_length_ratio": 1.0, "max_length_ratio": 1.0}, 1.0, 1.0),
-    ],
-)
-def test_lengths_keep_their_ratios(eager, translator, options, fewest, most):
+def test_lengths_keep_their_ratios(eager, translator):
+    ratios = {"min_length_ratio": 1.0, "max_length_ratio": 1.0}
     sentences = ["the red dog", "a big bird sees"]
-    for sentence, found in zip(
-        sentences, translator.translate(sentences, **options), strict=True
-    ):
+    found = translator.translate(sentences, beam_size=2, **ratios)
+    for sentence, one in zip(sentences, found, strict=True):
         count = len(translator.tokenizer.encode(sentence)) - 1
-        length = sum(x != "</s>" for x in found.subwords)
-        assert np.ceil(fewest * count) <= length
-        if "max_length_ratio" in options:
-            assert length <= max(most * count, 1) + 1
+        assert count <= sum(x != "</s>" for x in one.subwords) <= count + 1
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("length", "ratios", "limits"),
     [
-        (["--beam-groups", "2"], "beam_groups must divide beam_size, 5. Received: 2"),
-        (["--beam-groups", "0"], "beam_groups must be at least 1. Received: 0"),
-        (
-            ["--min-length-ratio", "2", "--max-length-ratio", "1"],
-            "min_length_ratio must be at most max_length_ratio, 1.0. Received: 2.0",
-        ),
-        (["--glossary", "nowhere"], "directory: 'nowhere'"),
-        (
-            ["--glossary", "terms.tsv", "--runtime", "litert"],
-            "--glossary needs the runtime keras. Received: 'tatoeba",
-        ),
+        # Both limits, and the length of the source, include the end token.
+        (5, (1.5, 2.0), (7, 9)),
+        (5, (0.0, 0.5), (1, 3)),
+        (2, (0.0, 0.1), (1, 2)),
+        (15, (3.0, None), (20, 20)),
+        (15, (0.0, None), (1, 20)),
     ],
 )
-def test_wrong_options_get_one_clear_line(
-    options, message, capsys, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "terms.tsv").write_text("dog\tHund\n")
-    assert main(["translate", "A dog.", *options]) == 2
-
-    out, err = capsys.readouterr()
-    assert out == "" and len(err.splitlines()) == 1 and message in err
+def test_limits_of_lengths(length, ratios, limits, translator):
+    assert translator._limits(length, *ratios) == limits
 
 
 @pytest.mark.exhaustive

@@ -1,15 +1,14 @@
-import copy
+import dataclasses
 
 import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.hypotheses import hypotheses
-from keras_attention_apps.common.text import END
-from keras_attention_apps.nmt import text, translations
+from keras_attention_apps.nmt import text
 from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.inference import Translator, length_ratio
-from keras_attention_apps.nmt.text import pad
+from keras_attention_apps.nmt.main import main
 from programs import assert_same_results
 
 from .conftest import untrained
@@ -17,11 +16,18 @@ from .conftest import untrained
 LINES = ["the red dog", "", "a bird", "a old cat sees the big dog", "the \u4e2d", " "]
 
 
-def test_translations_come_in_order_whatever_the_batches(translator):
-    one_by_one = [translator.translate(line, beam_size=2) for line in LINES]
-    together = translator.translate(LINES, beam_size=2, batch_size=3)
+def test_translations_come_in_order_whatever_the_batches(model_folder, cached_models):
+    # The command below has the same search.
+    fresh = Translator.from_preset(model_folder)
+    options = {"beam_size": 2, "n_best": 2}
+    one_by_one = [next(fresh.translate_each([line], **options)) for line in LINES]
+    if keras.backend.backend() == "tensorflow":
+        # Single sentences of similar lengths are traced once.
+        (search,) = fresh._search_models.values()
+        assert search.predict_function.experimental_get_tracing_count() == 1
+    together = fresh.translate(LINES, beam_size=2, batch_size=3)
 
-    for line, one, other in zip(LINES, one_by_one, together, strict=True):
+    for line, (one, *others), other in zip(LINES, one_by_one, together, strict=True):
         assert one.source_words == other.source_words == line.split()
         assert one.text == other.text == " ".join(one.words)
         assert one.score == pytest.approx(other.score, abs=1e-4)
@@ -29,6 +35,20 @@ def test_translations_come_in_order_whatever_the_batches(translator):
         np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
         total = one.weights.sum(axis=1) + one.end_weights
         np.testing.assert_allclose(total, 1, atol=1e-5)
+        # The best of several come first, and subwords have their probabilities.
+        assert len(others) == bool(line.strip())
+        for found in others:
+            assert one.score >= found.score
+            total = np.sum(np.log(found.probabilities))
+            assert total == pytest.approx(found.log_probability, abs=1e-4)
+            assert len(found.subwords) == len(found.probabilities)
+
+
+def test_the_command_prints_the_same(model_folder, cached_models, capsys):
+    command = ["translate", LINES[0], "--model", str(model_folder), "--beam-size", "2"]
+    assert main(command) == 0
+    expected = Translator.from_preset(model_folder).translate(LINES[0], beam_size=2)
+    assert capsys.readouterr().out == f"{expected.text}\n"
 
 
 def test_a_single_sentence_is_not_several(translator):
@@ -62,20 +82,6 @@ def test_words_of_scripts_without_spaces_are_aligned(unspaced_subwords, monkeypa
     assert translation.words == translation.source_words
     assert len(translation.words) > 3 and "iPhone" in translation.words
     assert translation.alignment == [(i, i) for i in range(len(translation.words))]
-
-
-@pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="about tracing of TensorFlow"
-)
-def test_single_sentences_of_similar_lengths_are_traced_once(translator):
-    parts = translator.config, translator.tokenizer, translator.network
-    fresh = Translator(*parts)
-
-    for line in ("the dog", "the red dog sees a cat"):
-        fresh.translate(line, beam_size=2)
-
-    (search,) = fresh._search_models.values()
-    assert search.predict_function.experimental_get_tracing_count() == 1
 
 
 @pytest.mark.exhaustive
@@ -112,8 +118,8 @@ def test_an_empty_sentence_has_an_empty_translation(translator):
     assert nothing.log_probability == 0 and not nothing.cut
 
 
-def test_a_very_long_sentence_is_cut(translator):
-    found = translator.translate("dog " * 10_000, beam_size=2)
+def test_a_very_long_sentence_is_cut(translator, echoed):
+    found = translator.translate("dog " * 10_000)
 
     assert found.cut
     assert 0 < len(found.source_words) < 20
@@ -135,44 +141,16 @@ def test_a_batch_has_at_least_one_sentence(translator, batch_size):
         translator.translate(LINES[0], batch_size=batch_size)
 
 
-def test_the_length_ratio_limits_translations(subwords):
-    short, usual = (untrained(subwords, "none", length_ratio=x) for x in (0.0, None))
+def test_the_length_ratio_limits_translations(translator):
+    def longest(ratio):
+        config = dataclasses.replace(translator.config, length_ratio=ratio)
+        model = Translator(config, translator.tokenizer, translator.network)
+        return model.max_target_length(4)
 
-    assert (short.max_target_length(4), usual.max_target_length(4)) == (16, 20)
-
-
-@pytest.mark.exhaustive
-def test_a_long_sentence_does_not_lengthen_the_translation_of_another(
-    eager, subwords, monkeypatch
-):
-    monkeypatch.setattr(translations, "LENGTH_STEP", 4)
-    endless = copy.copy(subwords)
-    endless.banned = (*subwords.banned, END)
-    translator = untrained(endless, "bahdanau", length_ratio=1.0, max_length=24)
-    lines = ["the dog", "the red dog sees a cat"]
-
-    for line, together in zip(lines, translator.translate(lines), strict=True):
-        alone = translator.translate(line)
-        assert together.text == alone.text
-        assert together.score == pytest.approx(alone.score, abs=1e-4)
-    # An exported model has no fixed length of a batch.
-    token_ids = [translator.tokenizer.encode(line) for line in lines]
-    found = translator.search_model().predict_on_batch({"source": pad(token_ids)})
-    lengths = keras.ops.convert_to_numpy(found["lengths"])[:, 0]
-    assert lengths.tolist() == [
-        translator.max_target_length(len(ids)) for ids in token_ids
-    ]
-    assert lengths[0] < lengths[1] < 24
+    assert (longest(0.0), longest(None)) == (16, 20)
 
 
-def test_the_best_of_several_come_first(translator):
-    (found,) = translator.translate_each(["the red dog"], beam_size=4, n_best=3)
-    scores = [translation.score for translation in found]
-
-    assert len(scores) == 3
-    assert scores == sorted(scores, reverse=True)
-    best = translator.translate("the red dog", beam_size=4)
-    assert found[0].text == best.text
+def test_there_are_at_most_as_many_translations_as_hypotheses(translator):
     with pytest.raises(UserError, match="n_best must be between 1 and beam_size, 2"):
         next(translator.translate_each(["x"], beam_size=2, n_best=3))
 

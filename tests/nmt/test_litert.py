@@ -8,7 +8,6 @@ import sys
 import keras
 import numpy as np
 import pytest
-from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt import LiteTranslator
 from keras_attention_apps.nmt.commands import export
 from keras_attention_apps.nmt.commands.export import save_lite_translator
@@ -91,12 +90,6 @@ def test_every_attention_is_converted(subwords, tmp_path, attention):
     lite = LiteTranslator(path)
     for sentence in SENTENCES[:2]:
         same([lite.translate(sentence)], [translator.translate(sentence, **SEARCH)])
-
-
-def test_options_of_the_search_are_fixed(exported):
-    lite = LiteTranslator(exported)
-    with pytest.raises(UserError, match="beam_size=3, which is fixed in the file"):
-        lite.translate("a dog", beam_size=5)
 
 
 # Runs in a process of its own, whose imported modules are checked.

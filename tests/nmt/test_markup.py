@@ -53,6 +53,7 @@ def html(text, reverse=False, **options):
         ("A <b>red</b> dog.", "A <b>RED</b> DOG.", "DOG <b>RED</b> A."),
         ("a <b>red</b>, dog", "A <b>RED</b>, DOG", "DOG <b>RED</b>, A"),
         ("a <b>red,</b> dog", "A <b>RED,</b> DOG", "DOG <b>RED,</b> A"),
+        ("a <b>(red)</b> dog", "A <b>(RED)</b> DOG", "DOG <b>(RED)</b> A"),
         ("<b>a dog.</b>", "<b>A DOG.</b>", "<b>DOG A.</b>"),
         (
             "<a href='x y?\u00e4&amp;b' >a <i>b</i></a> c",
@@ -223,15 +224,15 @@ def test_encodings_are_kept(data, is_html, expected):
     )
 
 
-def test_the_command_translates_a_page(model_folder, cached_models, tmp_path, capsys):
+def test_the_command_translates_a_page(
+    model_folder, cached_models, echoed, tmp_path, capsys
+):
     page, out = tmp_path / "page.html", tmp_path / "out.html"
     page.write_text("<p>the <b>red</b> dog</p>", encoding="utf-8")
     model = ["--model", str(model_folder)]
     arguments = ["translate", "--format", "html", str(page), *model]
     assert main([*arguments, "--output", str(out)]) == 0
-    found = out.read_text(encoding="utf-8")
-    assert found.startswith("<p>") and found.endswith("</p>")
-    assert found.count("<b>") == found.count("</b>") == 1
+    assert out.read_text(encoding="utf-8") == "<p>the <b>red</b> dog</p>"
     assert page.read_text() == "<p>the <b>red</b> dog</p>"
 
     for extra, message in (
@@ -252,7 +253,7 @@ def test_the_command_translates_a_page(model_folder, cached_models, tmp_path, ca
 
 
 def test_the_commands_of_the_manual_run(
-    model_folder, cached_models, tmp_path, monkeypatch, capsys
+    model_folder, cached_models, echoed, tmp_path, monkeypatch, capsys
 ):
     text = (DOCS / "markup.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)

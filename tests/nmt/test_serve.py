@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -20,7 +19,7 @@ from keras_attention_apps.nmt.serve import Detector, Translator, pair_of
 from keras_attention_apps.nmt.translations import LiteTranslator, Translation
 from libretranslatepy import LibreTranslateAPI
 from programs import error_of as error_of_program
-from servers import error_of, metric, sends_sigterm, served, until
+from servers import error_of, metric, served
 
 KEY = "a key of the translator"
 SENTENCES = [
@@ -249,25 +248,6 @@ def test_answers_are_not_mixed_up_and_are_computed_together(address, translator)
     # A text that a list repeats is translated once.
     assert total >= len(SENTENCES) * 2
     assert total / count > 2
-
-
-@sends_sigterm
-def test_the_end_loses_no_request(translator):
-    expected = [x.text for x in translator.translate(SENTENCES)]
-    with served("nmt") as (process, address), ThreadPoolExecutor(36) as pool:
-        found = [pool.submit(translate, address, text) for text in SENTENCES]
-        name = "nmt_waiting_requests"
-        until(
-            lambda: (
-                any(x.done() for x in found)
-                or metric(requests.get(f"{address}/metrics").text, name) > 10
-            )
-        )
-        process.send_signal(signal.SIGTERM)
-
-        answers = [future.result() for future in found]
-        assert [x.json()["translatedText"] for x in answers] == expected
-        assert process.wait(60) == 143
 
 
 def test_a_model_knows_its_language_pair():

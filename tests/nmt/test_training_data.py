@@ -26,7 +26,7 @@ def test_the_links_of_a_guide_belong_to_the_training(few, tmp_path, capsys, begi
 
 
 @pytest.mark.exhaustive
-def test_one_pair_is_trained_on(copied, eager, tmp_path):
+def test_one_pair_is_trained_on(echoed, eager, tmp_path):
     files = {}
     for name, text in (("source", "the red dog\n"), ("target", "le chien rouge\n")):
         (tmp_path / name).write_text(text)
