@@ -322,8 +322,11 @@ class BaseTranslator:
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
         for chunk in chunks(sentences, batch_size * sorted_batches):
             sources = [self._source(sentence, glossary) for sentence in chunk]
-            found = [[self.marked(_empty_translation())] for _ in sources]
-            waiting = [i for i, x in enumerate(sources) if len(x.token_ids) > 1]
+            found = [
+                None if len(x.token_ids) > 1 else [self.marked(_empty_translation())]
+                for x in sources
+            ]
+            waiting = [i for i, translations in enumerate(found) if not translations]
             waiting.sort(key=lambda i: len(sources[i].token_ids))
             for batch in chunks(waiting, batch_size):
                 draw = {"sampling": next(seeds)} if seeds else {}

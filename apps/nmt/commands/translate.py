@@ -4,7 +4,6 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import math
 import sys
 from pathlib import Path
 
@@ -57,6 +56,7 @@ def translate(config):
 
         return translate_bulk(config)
     config.bulk.check_local()
+    search, sampling = config.search.given, config.sampling or None
     if config.output and config.output.suffix.lower() == JSON_LINES:
         config = dataclasses.replace(config, json=True)
     if config.sentences and config.input is not None:
@@ -64,7 +64,7 @@ def translate(config):
     if config.format != "text":
         config = _with_file(config)
         _check(config)
-        return _translate_markup(config)
+        return _translate_markup(config, search)
     _check(config)
     glossary = config.glossary and Glossary.from_file(config.glossary)
     lines = _Lines(config)
@@ -72,7 +72,7 @@ def translate(config):
     # is translated before the next is read.
     batch_size = 1 if lines.are_typed else config.batch_size
     count = lines.count(RUNTIMES.max_litert_inputs + 1) if batch_size > 1 else 1
-    translator = _load(config, count)
+    translator = _load(config, count, search, sampling)
     if config.plot is not None and not translator.attends:
         raise UserError(
             "--plot shows attention, and this model has none. "
@@ -84,8 +84,8 @@ def translate(config):
         batch_size=batch_size,
         split=config.split_sentences,
         glossary=glossary,
-        sampling=config.sampling or None,
-        **config.search.given,
+        sampling=sampling,
+        **search,
     )
     with contextlib.ExitStack() as stack:
         file = sys.stdout
@@ -106,19 +106,16 @@ def translate(config):
     return 2 if lines.failures else 0
 
 
-def _load(config, count):
+def _load(config, count, search, sampling=None):
     """Load the translator for a number of lines."""
-    keras_only = {
-        "--glossary": config.glossary,
-        "--sampling-temperature": config.sampling,
-    }
+    needs_keras = "--sampling-temperature" if sampling else None
     return RUNTIMES.load(
         config.model.name,
         config.runtime,
         count=count,
-        search=config.search.given,
-        n_best=1 if config.sampling else config.n_best,
-        needs_keras=next((flag for flag, given in keras_only.items() if given), None),
+        search=search,
+        n_best=1 if sampling else config.n_best,
+        needs_keras="--glossary" if config.glossary else needs_keras,
         jit_compile=config.jit_compile,
         **config.model.options,
     )
@@ -200,16 +197,16 @@ def _with_file(config):
     return dataclasses.replace(config, sentences=(), input=file)
 
 
-def _translate_markup(config):
+def _translate_markup(config, search):
     """Translate the file of `--format`, and return the exit code."""
     path = config.input or STANDARD_INPUT
     is_html = config.format == "html"
     text, encoding = decoded(read_file(path), printable(path), is_html=is_html)
-    translator = _load(config, text.count("\n") + 1)
+    translator = _load(config, text.count("\n") + 1, search)
     options = {
         "batch_size": config.batch_size,
         "glossary": config.glossary and Glossary.from_file(config.glossary),
-        **config.search.given,
+        **search,
     }
     if is_html:
         language = config.language or language_of(config.model.name)
@@ -227,9 +224,9 @@ class _Lines:
 
     def __init__(self, config):
         self._sentences, self._input = config.sentences, config.input
-        self.name = printable(self._input or "standard input")
-        if self._sentences:
-            self.name = "arguments"
+        self.name = "arguments"
+        if not self._sentences:
+            self.name = printable(self._input or "standard input")
         self.failures = 0
         # The sentences that are not written yet.
         self.read = collections.deque()
@@ -283,8 +280,9 @@ def _probable(config, name, translations):
         count = len(best.omitted)
         are = "does not fit, and is" if count == 1 else "do not fit, and are"
         warn(f"{counted(count, 'glossary phrase')} {are} left out")
-    least = -math.inf if config.min_score is None else config.min_score
-    kept = [one for one in translations if _score(one) >= least]
+    kept, least = translations, config.min_score
+    if least is not None:
+        kept = [one for one in translations if _score(one) >= least]
     if kept and kept[0].unsure:
         warn("unsure of the translation")
     if not kept:
@@ -315,7 +313,19 @@ def _table(config, file):
 
 def _write(config, file, table, number, source, translations, kept):
     """Write the translations of a sentence: as JSON, as rows of a table, or lines."""
-    several, found = config.n_best > 1, [one.details() for one in kept]
+    several = config.n_best > 1
+    if not (config.json or table):
+        for one in kept:
+            columns = [str(number), f"{one.score:.4f}"] if several else []
+            columns.append(one.text)
+            if config.alignments:
+                columns.append(" ".join(one.details()["alignment"]))
+            print("\t".join(columns), file=file, flush=True)
+        if not (kept or several):
+            # As for an empty sentence.
+            print("\t" if config.alignments else "", file=file, flush=True)
+        return
+    found = [one.details() for one in kept]
     if config.json:
         entry = {"translations": found} if several else {"translation": None}
         if not found:
@@ -324,20 +334,9 @@ def _write(config, file, table, number, source, translations, kept):
             (entry,) = found
         print(to_json({"line": number, **entry}), file=file, flush=True)
         return
-    rows = [{**x, "alignment": " ".join(x["alignment"])} for x in found]
-    if table:
-        for row in rows or [{}]:
-            table.write({**row, "line": number, "source": source})
-        return
-    if not (rows or several):
-        # As for an empty sentence.
-        rows = [{"translation": "", "alignment": ""}]
-    for row in rows:
-        columns = [str(number), f"{row['score']:.4f}"] if several else []
-        columns.append(row["translation"])
-        if config.alignments:
-            columns.append(row["alignment"])
-        print("\t".join(columns), file=file, flush=True)
+    for row in found or [{"alignment": []}]:
+        alignment = " ".join(row["alignment"])
+        table.write({**row, "line": number, "source": source, "alignment": alignment})
 
 
 def _plot(config, number, translation):
