@@ -20,7 +20,10 @@ from keras_attention.search.limits import checked_limit
 from keras_attention.search.nested_tensors import (
     batch_of,
     concatenate,
+    join_hypotheses,
     repeat_for_hypotheses,
+    split_hypotheses,
+    take_hypotheses,
     take_steps,
     write,
 )
@@ -307,15 +310,25 @@ class Beam:
         (carry,) = ops.while_loop(
             proceed,
             lambda carry: (self._next(carry),),
-            (carry,),
+            (_with_state(carry, join_hypotheses),),
             maximum_iterations=self.max_length,
         )
-        return carry
+        return _with_state(carry, self._split)
+
+    def _split(self, state):
+        """Undo `join_hypotheses`."""
+        return split_hypotheses(state, self.beam_size)
 
     def _next(self, carry):
-        """Return the carry after one more step."""
+        """Return the carry after one more step.
+
+        The state of both is `(B * K, ...)`, as the layers of a step join these axes.
+        LiteRT would copy a cache in order to reshape it.
+        """
         t, alive, coverage = carry["t"], carry["alive"], carry["coverage"]
-        log_probs, state, weights = self.step(alive["token_ids"], alive["state"])
+        log_probs, state, weights = self.step(
+            alive["token_ids"], self._split(alive["state"])
+        )
         # The step may return NaN where a hypothesis does not exist or a row is done.
         ignored = ~is_possible(alive["log_probs"]) | carry["done"][:, None]
         finite = carry["finite"] & ops.all(state["finite"] | ignored, axis=1)
@@ -339,7 +352,7 @@ class Beam:
             "alive": {
                 "token_ids": next_beam["token_ids"],
                 "log_probs": next_beam["log_probs"],
-                "state": take_rows(state, next_beam["parents"]),
+                "state": take_hypotheses(state, next_beam["parents"]),
             },
             "finished": finished,
             "coverage": take_rows(coverage, next_beam["parents"]),
@@ -474,6 +487,12 @@ class Beam:
             "log_probs": chosen["log_probs"],
             "finite": carry["finite"],
         }
+
+
+def _with_state(carry, function):
+    """Return a carry whose state is what a function makes of it."""
+    alive = {**carry["alive"], "state": function(carry["alive"]["state"])}
+    return {**carry, "alive": alive}
 
 
 # The options of beam search are listed once, in `Beam`.

@@ -4,8 +4,9 @@ import math
 
 from keras import ops, tree
 
+from keras_attention.backends import take
 from keras_attention.ops.gathering import take_rows
-from keras_attention.sizes import is_one, is_zero, join_axes
+from keras_attention.sizes import index_range, is_one, is_zero, join_axes
 
 
 def batch_of(nested):
@@ -37,6 +38,36 @@ def repeat_for_hypotheses(state, size):
         return ops.broadcast_to(x[:, None], (batch, size, *rest))
 
     return tree.map_structure(repeat, state)
+
+
+def join_hypotheses(state):
+    """Join the first axes of a state: `(B, K, ...)` to `(B * K, ...)`."""
+    return tree.map_structure(join_axes, state)
+
+
+def split_hypotheses(state, size):
+    """Undo `join_hypotheses` for K hypotheses of a row."""
+
+    def split(x):
+        joined, *rest = ops.shape(x)
+        return ops.reshape(x, (joined // size, size, *rest))
+
+    return tree.map_structure(split, state)
+
+
+def take_hypotheses(state, index):
+    """Return `x[b, index[b, k]]` of a state `(B, K, ...)`, joined: `(B * K, ...)`."""
+    batch, size = ops.shape(index)
+    if not is_one(index.shape[0]):
+        index = index + size * index_range(batch)[:, None]
+    index = ops.reshape(index, (-1,))
+
+    def take_joined(x):
+        x = join_axes(x)
+        # JAX loses the axes of an empty result.
+        return ops.reshape(take(x, index), ops.shape(x))
+
+    return tree.map_structure(take_joined, state)
 
 
 def concatenate(first, second):
