@@ -22,20 +22,19 @@ def is_impossible(log_probs):
 
 
 def finite_log_probs(log_probs):
-    """Replace NaN and infinities by `IMPOSSIBLE`.
+    """Replace NaN and infinities by `IMPOSSIBLE`; in LiteRT, they remain.
 
     Args:
         log_probs: Tensor `(..., N)`.
 
     Returns:
-        log_probs: The same without NaN and infinities.
+        log_probs: The same without them.
         finite: Mask `(...)`, `False` for rows with NaN or plus infinity.
     """
     if traces_for_litert():
-        # Comparisons of all log-probabilities are slow there. NaN and plus infinity
+        # Every pass over all log-probabilities counts there. NaN and plus infinity
         # remain in the sum of a row, and `NaN < inf` is false.
-        finite = ops.sum(log_probs, axis=-1) < math.inf
-        return ops.maximum(log_probs, IMPOSSIBLE), finite
+        return log_probs, ops.sum(log_probs, axis=-1) < math.inf
     numbers = log_probs < math.inf
     log_probs = ops.where(numbers, log_probs, IMPOSSIBLE)
     return ops.maximum(log_probs, IMPOSSIBLE), ops.all(numbers, axis=-1)

@@ -8,7 +8,7 @@ from keras import ops
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.log_probs import IMPOSSIBLE, is_possible
 from keras_attention.search.constraints import FORBIDDEN, mark
-from keras_attention.search.top_k import top_k
+from keras_attention.search.top_k import top_k_of_sums
 from keras_attention.sizes import index_range
 
 
@@ -29,12 +29,11 @@ def best_continuations(unnormalized_scores, log_probs, progress=None):
         token_ids: Their last tokens.
     """
     beam_size, size = log_probs.shape[1:]
-    totals = unnormalized_scores[..., None] + log_probs
     if progress is not None:
+        totals = unnormalized_scores[..., None] + log_probs
         return _allocate_by_progress(totals, progress)
     count = min(2 * beam_size, beam_size * size)
-    values, flat = top_k(ops.reshape(totals, (-1, beam_size * size)), count)
-    return values, flat // size, flat % size
+    return top_k_of_sums(unnormalized_scores, log_probs, count)
 
 
 def _allocate_by_progress(totals, progress):

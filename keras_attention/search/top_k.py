@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.precision import at_most
+from keras_attention.sizes import join_axes
 
 # For fewer numbers, the function of the backend is as fast.
 MIN_SIZE = 4096
@@ -20,44 +21,58 @@ def argmax(x):
     return ops.cast(ops.argmax(ops.cast(x >= most, "int32"), axis=-1), "int32")
 
 
-def top_k(x, k):
-    """Top-k like `keras.ops.top_k`, several times as fast for many numbers.
+def top_k_of_sums(offsets, x, k):
+    """Top-k of the sums `offsets[b, i] + x[b, i, n]` of every row b.
 
-    The k largest numbers lie in the k chunks with the largest maxima. So all numbers
-    are read once, for the maxima, and only those of k chunks are sorted.
+    It is several times as fast as `keras.ops.top_k` for many numbers. The k largest lie
+    in the k chunks with the largest maxima. So all numbers are read once, for the
+    maxima, and only those of k chunks are added and sorted.
 
     Args:
-        x: Tensor of shape `(B, N)`, N known.
+        offsets: Tensor `(B, K)`.
+        x: Tensor `(B, K, N)`, K and N known.
         k: Number of values.
 
     Returns:
-        values: The k largest numbers of every row, in descending order.
-        indices: Their positions, int32; equal numbers are in the order of their
+        values: The k largest sums of every row, in descending order.
+        parts: Their positions i, int32.
+        places: Their positions n, int32; equal sums are in the order of their
             positions, except on PyTorch.
     """
-    size = x.shape[-1]
-    if size < max(MIN_SIZE, 16 * k):
-        values, indices = ops.top_k(x, k)
-        return values, ops.cast(indices, "int32")
-    length = _chunk_length(size, k)
-    if size % length:
-        padding = [[0, 0], [0, -size % length]]
-        x = ops.pad(x, padding, constant_values=-math.inf)
+    count, size = x.shape[1:]
     rows = ops.shape(x)[0]
-    chunks = ops.reshape(x, (rows, x.shape[-1] // length, length))
-    _, chosen = ops.top_k(ops.max(chunks, axis=-1), k)
+    if count * size < max(MIN_SIZE, 16 * k):
+        sums = ops.reshape(offsets[..., None] + x, (rows, count * size))
+        values, indices = ops.top_k(sums, k)
+        indices = ops.cast(indices, "int32")
+        return values, indices // size, indices % size
+    length = _chunk_length(size, count, k)
+    if size % length:
+        padding = [[0, 0], [0, 0], [0, -size % length]]
+        x = ops.pad(x, padding, constant_values=-math.inf)
+    per_part = x.shape[-1] // length
+    chunks = ops.reshape(x, (rows, count * per_part, length))
+    # The chunks of all rows, as in `take_rows`, since LiteRT copies what it reshapes.
+    largest = ops.max(join_axes(chunks), axis=-1)
+    largest = offsets[..., None] + ops.reshape(largest, (rows, count, per_part))
+    _, chosen = ops.top_k(ops.reshape(largest, (rows, count * per_part)), k)
     # Sorted, so that equal numbers keep the order of their positions.
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
-    candidates = ops.reshape(take_rows(chunks, chosen), (rows, k * length))
-    values, places = ops.top_k(candidates, k)
-    places = ops.cast(places, "int32")
-    indices = take_rows(chosen, places // length) * length + places % length
+    candidates = take_rows(chunks, chosen)
+    candidates = candidates + take_rows(offsets, chosen // per_part)[..., None]
+    values, found = ops.top_k(ops.reshape(candidates, (rows, k * length)), k)
+    found = ops.cast(found, "int32")
+    chunk = take_rows(chosen, found // length)
+    places = chunk % per_part * length + found % length
     # If all numbers are -inf, the padding may be among the largest.
-    return values, at_most(indices, size - 1)
+    return values, chunk // per_part, at_most(places, size - 1)
 
 
-def _chunk_length(size, k):
-    """Return a length with about as many chunks as there are numbers in k chunks."""
-    best = round(math.sqrt(size / k))
+def _chunk_length(size, count, k):
+    """Return a length with about as many chunks as there are numbers in k chunks.
+
+    It divides the size of a part if possible.
+    """
+    best = round(math.sqrt(count * size / k))
     divisors = [d for d in range(best // 2, 2 * best) if size % d == 0]
     return min(divisors, key=lambda d: abs(d - best), default=best)

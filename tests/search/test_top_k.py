@@ -4,9 +4,31 @@ import pytest
 from keras import ops
 
 from keras_attention.search import top_k as module
-from keras_attention.search.top_k import top_k
+from keras_attention.search.top_k import top_k_of_sums
 
 ROWS = 3
+
+
+def top_k(x, k):
+    """Return the largest numbers of every row, and their positions."""
+    values, parts, places = top_k_of_sums(ops.zeros((len(x), 1)), x[:, None], k)
+    np.testing.assert_array_equal(ops.convert_to_numpy(parts), 0)
+    return values, places
+
+
+@pytest.mark.parametrize("size", [101, 2003, 3000])
+def test_sums_with_one_number_for_each_part(rng, size):
+    x = rng.normal(size=(ROWS, 5, size)).astype("float32")
+    offsets = (3 * rng.normal(size=(ROWS, 5))).astype("float32")
+
+    found = top_k_of_sums(*map(ops.convert_to_tensor, (offsets, x)), 7)
+
+    sums = (offsets[..., None] + x).reshape(ROWS, -1)
+    expected = np.argsort(-sums, axis=-1, kind="stable")[:, :7]
+    values, parts, places = map(ops.convert_to_numpy, found)
+    np.testing.assert_array_equal(values, np.take_along_axis(sums, expected, axis=-1))
+    np.testing.assert_array_equal(parts * size + places, expected)
+    assert len({*parts.ravel().tolist()}) > 1
 
 
 # Few numbers; chunks of equal length; prime numbers of them; more chosen than chunks
@@ -44,7 +66,7 @@ def test_the_padding_of_the_last_chunk_is_never_found():
 
 @pytest.mark.parametrize("size, k", [(5003, 2), (40_000, 10), (6000, 300)])
 def test_only_a_fraction_of_the_numbers_is_sorted(size, k):
-    length = module._chunk_length(size, k)
+    length = module._chunk_length(size, 1, k)
 
     assert size / length + k * length < size / 2
 
