@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attention.backends import take, traces_for_litert
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.ops.precision import at_most
 from keras_attention.search.nested_tensors import check_rows
@@ -235,8 +236,14 @@ class MinLength(Constraint):
         min_length = ops.convert_to_tensor(self.min_length, dtype="int32")
         min_length = ops.reshape(min_length, (-1, 1))
         too_short = (step.length + 1 < min_length)[..., None]
-        is_end = step.vocabulary == step.end
-        return self.forbid(log_probs, ops.logical_and(too_short, is_end)), state
+        # A mask of the vocabulary would take longer than the copy of two parts.
+        before, end, after = (
+            log_probs[..., : step.end],
+            log_probs[..., step.end : step.end + 1],
+            log_probs[..., step.end + 1 :],
+        )
+        parts = before, self.forbid(end, too_short), after
+        return ops.concatenate(parts, axis=-1), state
 
 
 class NoRepeatNgrams(Constraint):
@@ -272,11 +279,11 @@ class NoRepeatNgrams(Constraint):
         newest = ops.where(step.length == 0, -1, step.token_ids)[..., None]
         tokens = ops.concatenate([state[..., 1:], newest], axis=-1)
         size = log_probs.shape[-1]
-        repeated = _repeating_tokens(tokens, self.n, size)
+        followers, follows = _followers(tokens, self.n)
         if len(self.allowed):
-            others = ~np.isin(np.arange(size), self.allowed)
-            repeated = ops.logical_and(repeated, others)
-        return self.forbid(log_probs, repeated), tokens
+            others = ops.convert_to_tensor(~np.isin(np.arange(size), self.allowed))
+            follows = follows & take(others, ops.maximum(followers, 0))
+        return self.forbid(log_probs, mark(followers, follows, size)), tokens
 
 
 class Prefix(Constraint):
@@ -379,13 +386,15 @@ def as_integers(name, token_ids):
     return tuple(as_integer(f"every token in {name}", token) for token in values)
 
 
-def _repeating_tokens(tokens, n, size):
-    """Return a mask of tokens that would repeat an n-gram, `(B, K, size)`.
+def _followers(tokens, n):
+    """Return the last token of each n-gram, and whether it would repeat that n-gram.
 
     Args:
         tokens: Tokens of the hypotheses, `(B, K, L)`, the newest last.
         n: Number of tokens of an n-gram.
-        size: Size of the vocabulary.
+
+    Returns:
+        The tokens and the mask, both `(B, K, L - n + 1)`.
     """
     length = ops.shape(tokens)[-1]
     followers = tokens[..., n - 1 :]
@@ -393,7 +402,7 @@ def _repeating_tokens(tokens, n, size):
     for i in range(n - 1):
         one, other = tokens[..., i : i + length - n + 1], tokens[..., i - n + 1]
         follows = ops.logical_and(follows, one == other[..., None])
-    return mark(followers, follows, size)
+    return followers, follows
 
 
 def mark(token_ids, where, size):
@@ -407,8 +416,18 @@ def mark(token_ids, where, size):
     batch, beam_size, _ = ops.shape(token_ids)
     rows = batch * beam_size
     firsts = size * ops.arange(rows, dtype="int32")[:, None]
+    where, token_ids = join_axes(where), join_axes(token_ids)
+    if traces_for_litert():
+        # LiteRT takes long to cut off a last place. Its sums need none.
+        places = firsts + ops.where(where, token_ids, 0)
+        counts = ops.scatter(
+            ops.reshape(places, (-1, 1)),
+            ops.reshape(ops.cast(where, "float32"), (-1,)),
+            (rows * size,),
+        )
+        return ops.reshape(counts > 0, (batch, beam_size, size))
     # The last place collects the tokens that are not marked.
-    places = ops.where(join_axes(where), join_axes(token_ids) + firsts, rows * size)
+    places = ops.where(where, token_ids + firsts, rows * size)
     places = ops.reshape(places, (-1, 1))
     found = ops.scatter_update(
         ops.zeros((rows * size + 1,), dtype="bool"),
