@@ -329,6 +329,8 @@ class MultiHeadAttention(BaseAttention):
             start=None if cache is None else ops.reshape(cache["length"], (-1,)),
         )
         query_positions = memory.get("positions") if is_self else None
+        is_step = in_blocks and cache is not None
+        sees_itself = is_step and query_mask is None and attention_mask is None
         if cache is not None:
             cache, memory, attention_mask = update_cache(cache, memory, attention_mask)
         results, _ = self.step.call(
@@ -341,6 +343,7 @@ class MultiHeadAttention(BaseAttention):
             average_heads=False,
             query_positions=query_positions,
             same_sequence=in_blocks and cache is None,
+            sees_itself=sees_itself,
             training=training,
         )
         if len(given[0].shape) == 2:
@@ -710,6 +713,8 @@ class MultiHeadStep(BaseStep):
             from zero, without masked queries, if omitted.
         same_sequence: Whether query t and position t are the same step with the same
             mask. Only then can a sliding window be computed in blocks.
+        sees_itself: Whether every query sees its own position, whatever the mask. Then
+            no output needs to be cleared.
     """
 
     def __init__(
@@ -791,6 +796,7 @@ class MultiHeadStep(BaseStep):
         training=None,
         query_positions=None,
         same_sequence=False,
+        sees_itself=False,
     ):
         if not (isinstance(memory, dict) and {"values", "keys"} <= memory.keys()):
             base.check_memory(memory)
@@ -845,7 +851,7 @@ class MultiHeadStep(BaseStep):
                 return_weights=return_weights,
                 training=training,
             )
-            has_key = sees_a_key(mask, heads, keys)
+            has_key = None if sees_itself else sees_a_key(mask, heads, keys)
             if query_mask is not None:
                 has_key = combine_masks(has_key, query_mask)
         if average_heads:
@@ -859,7 +865,10 @@ class MultiHeadStep(BaseStep):
             output = output * ops.sigmoid(project_rows(self.gate_projection, query))
         if self.use_output_projection:
             output = project_rows(self.output_projection, output)
-        if has_key is not None:
+        if has_key is not None and traces_for_litert():
+            # LiteRT multiplies faster than it selects; the output is finite.
+            output = output * ops.cast(has_key, output.dtype)[..., None]
+        elif has_key is not None:
             output = clear_masked(output, has_key)
         # On PyTorch, Keras multiplies float64 in float32.
         outputs["context"] = ops.cast(output, self.compute_dtype)
