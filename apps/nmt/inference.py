@@ -218,7 +218,7 @@ class Translator(BaseTranslator, Task):
         """Return the maximum number of tokens for a source of `length` tokens."""
         return self._limits(length)[1]
 
-    def _limits(self, length, min_ratio=0.0, max_ratio=None):
+    def _limits(self, length, min_ratio=0.0, max_ratio=None, step=LENGTH_STEP):
         """Return the minimum and maximum number of tokens of a translation.
 
         They depend on the number of tokens of its source; all include END. Without a
@@ -227,25 +227,27 @@ class Translator(BaseTranslator, Task):
         shortest = min(math.ceil(min_ratio * (length - 1)) + 1, self.max_length)
         if max_ratio is None:
             ratio = 2.0 if self.length_ratio is None else self.length_ratio
-            longest = self._rounded(ratio * (length + LENGTH_SLACK))
+            longest = self._rounded(ratio * (length + LENGTH_SLACK), step)
         else:
             longest = max(math.floor(max_ratio * (length - 1)) + 1, 2)
         return shortest, max(min(longest, self.max_length), shortest)
 
-    def _rounded(self, length):
-        """Round a length up to a multiple of `LENGTH_STEP`, up to the maximum."""
-        rounded = max(math.ceil(length / LENGTH_STEP), 1) * LENGTH_STEP
+    def _rounded(self, length, step=LENGTH_STEP):
+        """Round a length up to a multiple of a step, up to the maximum."""
+        rounded = max(math.ceil(length / step), 1) * step
         return min(rounded, self.max_length)
 
-    def max_search_length(self, columns, search, phrases=()):
+    def max_search_length(self, columns, search, phrases=(), step=LENGTH_STEP):
         """Return the maximum length of a batch of translations.
 
         `columns` is the number of tokens of the longest sentence, `phrases` has for
-        each sentence those that its translations contain.
+        each sentence those that its translations contain. The length is a multiple of
+        `step`.
         """
         ratios = search.get("min_length_ratio", 0.0), search.get("max_length_ratio")
         needed = max((sum(map(len, x)) + 1 for x in phrases), default=0)
-        return self._rounded(max(self._limits(columns, *ratios)[1], needed))
+        longest = self._limits(columns, *ratios, step)[1]
+        return self._rounded(max(longest, needed), step)
 
     def search_model(
         self,

@@ -180,21 +180,25 @@ def is_utf8(sentences):
 
 # Maximum numbers of tokens of translations for which a LiteRT file has a signature, in
 # addition to that of the longest sources.
-TARGET_LENGTHS = (32, 48, 80)
+TARGET_LENGTHS = (16, 24, 32, 48, 80)
+# These lengths are multiples of this. Each step of a search copies the caches, which
+# have a slot for each token, so that a short maximum saves time.
+TARGET_STEP = 8
 
 
 def save_lite_translator(translator, path, *, search, quantize="int8", **origin):
     """Write network and beam search as a LiteRT file that `LiteTranslator` reads.
 
-    Its signatures, such as `length_19`, take `source`, token ids int32 `(1, length)`
+    Its signatures, such as `length_13`, take `source`, token ids int32 `(1, length)`
     padded with PAD, and return the dict of `keras_attention.beam_search`.
     """
     longest = translator.max_length
-    # The longest source for each maximum length of a translation.
-    sources = {
-        translator.max_search_length(length, search): length
+    max_lengths = {
+        length: translator.max_search_length(length, search, step=TARGET_STEP)
         for length in range(1, longest + 1)
     }
+    # The longest source for each maximum length of a translation.
+    sources = {target: length for length, target in max_lengths.items()}
     lengths = {sources[target] for target in TARGET_LENGTHS if target in sources}
     lengths = sorted({*lengths, longest})
 
@@ -203,9 +207,7 @@ def save_lite_translator(translator, path, *, search, quantize="int8", **origin)
         path,
         {
             f"length_{length}": (
-                translator.search_model(
-                    translator.max_search_length(length, search), **search
-                ),
+                translator.search_model(max_lengths[length], **search),
                 {"source": tf.TensorSpec([1, length], tf.int32)},
             )
             for length in lengths
