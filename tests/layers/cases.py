@@ -118,6 +118,8 @@ FURTHER = {
     *("parts", "pooling", "dropout", "causal", "temperature", "mocha"),
     *("parallel", "general", "concat"),
 }
+# Those that are converted to other formats: the operations of each are its own.
+CONVERTED = sorted(CASES.keys() - FURTHER | {"sparsemax", "mocha", "parallel"})
 
 
 def quick_cases(names):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from combinations import quick_first
 from keras import ops
-from layers.cases import CASES, FURTHER, functional
+from layers.cases import CASES, CONVERTED, functional
 
 BACKEND = keras.backend.backend()
 # Converters, and runtime.
@@ -15,14 +15,12 @@ pytest.importorskip(
 )
 
 # PyTorch unrolls their loop over the queries, whose number is that of the file.
-LOOPS = ("coverage", "monotonic")
+LOOPS = ("coverage", "monotonic", "parallel", "mocha")
+FIRST = ("additive", "sparsemax")
 
 
 @pytest.mark.parametrize(
-    "name",
-    quick_first(
-        ["additive", "sparsemax", *sorted(CASES.keys() - FURTHER - {"additive"})], 2
-    ),
+    "name", quick_first(sorted(CONVERTED, key=lambda x: x not in FIRST), 2)
 )
 def test_an_onnx_file_takes_other_batches_and_lengths(name, rng, tmp_path):
     case = CASES[name]
