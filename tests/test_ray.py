@@ -94,55 +94,6 @@ def test_captions_are_those_of_one_process(
     assert captions(output) == {**expected, broken: None}
 
 
-@pytest.mark.parametrize("killed", ["actor", "node"])
-def test_a_killed_process_changes_nothing(
-    nodes, photographs, expected, tmp_path, monkeypatch, killed
-):
-    marker, output = tmp_path / "killed", tmp_path / "captions.jsonl"
-    killing = _killed_once(str(marker), node=killed == "node")
-
-    def run_command(program, read, _, *options):
-        return bulk.run_command(program, read, killing, *options)
-
-    monkeypatch.setattr("keras_attention_apps.captioner.bulk.run_command", run_command)
-    before = dead_nodes()
-
-    assert caption(photographs, output, "--actors", "2") == 2
-
-    assert marker.exists()
-    assert captions(output) == {**expected, str(photographs / "broken.jpg"): None}
-    assert dead_nodes() == before + (killed == "node")
-    if killed == "node":
-        nodes.add_node(num_cpus=2)
-
-
-def dead_nodes():
-    return sum(not node["Alive"] for node in ray.nodes())
-
-
-def _killed_once(marker, node=False):
-    """A `CaptionBatch` whose first process, or its node, is killed in a second batch.
-
-    The file `marker` is created before.
-    """
-
-    class KilledOnce(CaptionBatch):
-        batches = 0
-
-        def rows(self, values):
-            self.batches += 1
-            if self.batches == 2:
-                try:
-                    os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-                except FileExistsError:
-                    pass
-                else:
-                    os.kill(os.getppid() if node else os.getpid(), signal.SIGKILL)
-            return super().rows(values)
-
-    return KilledOnce
-
-
 def test_stopped_job_goes_on_with_the_same_command(
     nodes, photographs, expected, tmp_path
 ):
@@ -257,3 +208,53 @@ def test_lines_are_translated(nodes, tmp_path):
     found = {row["id"]: row["translation"] for row in rows}
     texts = [x.text for x in expected.translate(lines)]
     assert found == {str(i): text for i, text in enumerate(texts, 1)}
+
+
+# The last test, since the other ones need both nodes.
+@pytest.mark.parametrize("killed", ["actor", "node"])
+def test_a_killed_process_changes_nothing(
+    nodes, photographs, expected, tmp_path, monkeypatch, killed
+):
+    marker, output = tmp_path / "killed", tmp_path / "captions.jsonl"
+    killing = _killed_once(str(marker), node=killed == "node")
+
+    def run_command(program, read, _, *options):
+        return bulk.run_command(program, read, killing, *options)
+
+    monkeypatch.setattr("keras_attention_apps.captioner.bulk.run_command", run_command)
+    before = dead_nodes()
+
+    assert caption(photographs, output, "--actors", "2") == 2
+
+    assert marker.exists()
+    assert captions(output) == {**expected, str(photographs / "broken.jpg"): None}
+    assert dead_nodes() == before + (killed == "node")
+    if killed == "node":
+        nodes.add_node(num_cpus=2)
+
+
+def dead_nodes():
+    return sum(not node["Alive"] for node in ray.nodes())
+
+
+def _killed_once(marker, node=False):
+    """A `CaptionBatch` whose first process, or its node, is killed in a second batch.
+
+    The file `marker` is created before.
+    """
+
+    class KilledOnce(CaptionBatch):
+        batches = 0
+
+        def rows(self, values):
+            self.batches += 1
+            if self.batches == 2:
+                try:
+                    os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    pass
+                else:
+                    os.kill(os.getppid() if node else os.getpid(), signal.SIGKILL)
+            return super().rows(values)
+
+    return KilledOnce
