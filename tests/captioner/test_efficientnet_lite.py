@@ -152,6 +152,16 @@ def test_imagenet_weights_come_from_a_package(lite0, tmp_path, monkeypatch):
     draw_weights(cnn)
     load_weights(cnn, str(tmp_path / "lite0.weights.h5"))
     np.testing.assert_array_equal(cnn.get_weights()[-1], array)
+    arrays = {
+        f"{layer.name}/{weight.name}".replace("_0_", ".0."): np.array(weight.value)
+        for layer in lite0.cnn.layers
+        for weight in layer.weights
+    }
+    np.savez(tmp_path / "lite0.npz", **arrays)
+    draw_weights(cnn)
+    load_weights(cnn, tmp_path / "lite0.npz")
+    for array, expected in zip(cnn.get_weights(), lite0.cnn.get_weights(), strict=True):
+        np.testing.assert_array_equal(array, expected)
 
     del tensors["bn0.bias"]
     for shape in (None, (4,)):

@@ -39,7 +39,7 @@ STAGES = (
 )
 STEM, HEAD = 32, 1280
 # Files of weights of a CNN.
-SUFFIXES = (".weights.h5", ".pth")
+SUFFIXES = (".weights.h5", ".npz", ".pth")
 # The first number of a checkpoint of PyTorch, and the data types of its storages.
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 STORAGES = {
@@ -373,13 +373,20 @@ def _package_file(name):
 
 
 def load_weights(cnn, path):
-    """Load a `.weights.h5` file of Keras into a CNN, or a `.pth` file of PyTorch.
+    """Load the weights of a CNN from a file.
 
-    The latter has the same names of layers.
+    It is a `.weights.h5` file of Keras; a `.npz` file with one array for each weight,
+    named such as `blocks.0.bn1/gamma`; or a `.pth` file of PyTorch with the same names
+    of layers.
     """
     path = Path(path)
     if path.suffix == ".pth":
         _assign(cnn, dict(_from_torch(read_checkpoint(path))), path)
+    elif path.suffix == ".npz":
+        with np.load(io.BytesIO(read_file(path))) as file:
+            check_bytes(sum(x.file_size for x in file.zip.infolist()), path)
+            # In Keras, underscores replace the dots of a name.
+            _assign(cnn, {name.replace(".", "_"): file[name] for name in file}, path)
     else:
         check_input(path)
         check_bytes(os.stat(path).st_size, path)
