@@ -429,10 +429,10 @@ def _in_blocks(table, size):
     return require("ray.data").from_arrow(blocks or [table])
 
 
-def _read_rows(table, read, **options):
-    """Return a dataset of what `read` returns of each row of a table, in a task."""
+def _map_rows(table, function, **options):
+    """Return a dataset of what a function returns of each row of a table, in a task."""
     return _in_blocks(table, 1).map_batches(
-        functools.partial(read, **options),
+        functools.partial(function, **options),
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=IO_CPUS,
@@ -509,7 +509,7 @@ def _from_files(paths, read, finished):
     """Return a dataset of the rows of files, one file a task."""
     pa = require("pyarrow")
     table = pa.table({"path": pa.array(paths, pa.string())})
-    return _read_rows(table, _rows_of_files, read=read, finished=finished)
+    return _map_rows(table, _rows_of_files, read=read, finished=finished)
 
 
 def _rows_of_files(paths, *, read, finished):
@@ -536,7 +536,7 @@ def from_lines(filesystem, path, finished):
     schema = pa.schema([("number", pa.int64()), ("start", pa.int64())])
     table = pa.Table.from_pylist(list(_starts(filesystem, path)), schema)
     options = {"filesystem": filesystem, "path": path, "finished": finished}
-    return _read_rows(table, _lines, **options)
+    return _map_rows(table, _lines, **options)
 
 
 def text_digest(filesystem, path):

@@ -36,7 +36,7 @@ def test_a_preset_translates_and_aligns(name):
 def test_the_litert_file_of_a_preset_gives_the_same_results():
     pytest.importorskip("ai_edge_litert")
     name = "tatoeba-multi30k-en-de"
-    sentences = ["Two dogs are playing in the snow.", "A man sits on a red bench ."]
+    sentences = ["A dog runs in the snow.", "A man sits on a red bench ."]
     runtimes = Translator.from_preset(name), LiteTranslator.from_preset(name)
     flat = itertools.chain.from_iterable
     expected, found = (
