@@ -1,0 +1,36 @@
+"""How often `nmt serve` detects the language of a sentence.
+
+Reads the files FOLDER/val.en, FOLDER/val.de and so on. Prints the percentage of their
+sentences whose language is detected among these languages.
+
+    python benchmarks/languages.py tatoeba en de
+"""
+
+from pathlib import Path
+
+import tyro
+from tyro.conf import Positional
+
+
+def languages(folder: Positional[Path], codes: Positional[tuple[str, ...]]):
+    """Print the percentage for each language and for all.
+
+    Args:
+        folder: Folder of a data set.
+        codes: Languages, at least two: the suffixes of the files.
+    """
+    from keras_attention_apps.nmt.serve import Detector
+
+    detect = Detector(codes)
+    correct, count = 0, 0
+    for code in codes:
+        sentences = (folder / f"val.{code}").read_text("utf-8").splitlines()
+        found = sum(detect(x)[0]["language"] == code for x in sentences)
+        print(f"{code}: {100 * found / len(sentences):.1f} % of {len(sentences)}")
+        correct += found
+        count += len(sentences)
+    print(f"all: {100 * correct / count:.2f} % of {count}")
+
+
+if __name__ == "__main__":
+    tyro.cli(languages)
