@@ -23,8 +23,8 @@ class CaptionBatch(ModelBatch):
 
     The column of the inputs contains encoded images (bytes), or paths and URIs. The
     result has the columns `caption`, `words`, `score`, `log_probability`,
-    `mean_log_probability`, `probabilities` and `error`; with `maps`, also `attention`
-    and `sentinel`. See `Caption` for their meaning, and `ModelBatch` for the arguments.
+    `mean_log_probability`, `probabilities` and `error`; with `maps`, also `attention`.
+    See `Caption` for their meaning, and `ModelBatch` for the arguments.
 
     For example, with Ray:
 
@@ -48,7 +48,7 @@ class CaptionBatch(ModelBatch):
         "mean_log_probability": float,
         "probabilities": [float],
     }
-    map_fields: ClassVar = {"attention": [[[float]]], "sentinel": [float]}
+    map_fields: ClassVar = {"attention": [[[float]]]}
 
     def __init__(self, model=DEFAULT_MODEL, *, column="bytes", **options):
         super().__init__(model, column=column, **options)

@@ -56,11 +56,7 @@ class Caption:
         mean_log_probability: Mean over the words and the end token. The larger it is,
             the more confident the model is.
         probabilities: Probability of each word, given those before it.
-        weights: Attention maps `(len(words), rows, columns)`. Each map sums to one;
-            with a visual sentinel, to one minus the weight of the sentinel.
-        sentinel: With adaptive attention, the weight of the visual sentinel for each
-            word: the share of the attention that is not on the image; otherwise
-            `None`.
+        weights: Attention maps `(len(words), rows, columns)`. Each map sums to one.
         unsure: Whether the mean log-probability is below the limit of the model's
             `Calibration`; `None` for a model without calibration.
     """
@@ -72,7 +68,6 @@ class Caption:
     mean_log_probability: float
     probabilities: list[float]
     weights: np.ndarray
-    sentinel: list[float] | None = None
     unsure: bool | None = None
 
     def _repr_html_(self):
@@ -83,11 +78,7 @@ class Caption:
 
     def details(self) -> dict[str, Any]:
         """Return everything as a dict that JSON can hold."""
-        optional = {}
-        if self.sentinel is not None:
-            optional["sentinel"] = [round(x, 4) for x in self.sentinel]
-        if self.unsure is not None:
-            optional["unsure"] = self.unsure
+        optional = {} if self.unsure is None else {"unsure": self.unsure}
         return {
             "caption": self.text,
             "score": round(self.score, 4),
@@ -112,12 +103,10 @@ class BaseCaptioner:
         image_size: Images are resized to a square of this side in pixels.
         max_length: Maximum number of words of a caption, END included.
         grid: Numbers of rows and columns of the regions.
-        has_sentinel: Whether the last of the weights is that of a visual sentinel.
     """
 
     noun = "captioner"
     presets = PRESETS
-    has_sentinel = False
     tokenizer_type = Vocabulary
 
     def caption(self, images: Any, **options: Any) -> Caption | list[Caption]:
@@ -160,8 +149,7 @@ class BaseCaptioner:
                 the search finds fewer.
             batch_size: Batch size, in images.
             maps: Attention maps to return: `"weights"`, or `"probabilities"`. They
-                differ for hard attention, whose weights are one-hot, and for adaptive
-                attention, whose weights sum to one minus that of the sentinel.
+                differ for hard attention, whose weights are one-hot.
             **search: Options of the beam search: `beam_size` (5), where 1 is greedy
                 search; `length_penalty` (0.7), which ranks hypotheses by
                 log-probability / length ** penalty; `no_repeat_ngrams` (3), the length
@@ -205,9 +193,7 @@ class BaseCaptioner:
 
     def _caption(self, hypothesis):
         words = self.words_of(hypothesis.token_ids)
-        maps, sentinel = hypothesis.weights[: len(words)], None
-        if self.has_sentinel:
-            maps, sentinel = maps[:, :-1], maps[:, -1].tolist()
+        maps = hypothesis.weights[: len(words)]
         caption = Caption(
             text=detokenize(words),
             words=words,
@@ -219,7 +205,6 @@ class BaseCaptioner:
             ).tolist(),
             # A view would keep the maps of the whole batch in memory.
             weights=maps.reshape(-1, *self.grid).copy(),
-            sentinel=sentinel,
         )
         return self.marked(caption)
 
@@ -232,7 +217,6 @@ class LiteMetadata:
     max_length: MaxLength
     grid: list[Annotated[int, Range(1, 4096)]]
     maps: list[Literal["weights", "probabilities"]]
-    has_sentinel: bool = False
 
 
 class LiteCaptioner(LiteTask, BaseCaptioner):

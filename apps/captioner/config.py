@@ -90,15 +90,13 @@ class ModelConfig:
     #: Depth of the hidden layer of the recurrent decoder's attention.
     attention_units: Rare[Units] = 512
     #: Whether the attention query of the recurrent decoder contains the embedding of
-    #: the previous word. In the paper it is the state of the LSTM alone. Adaptive
-    #: attention ignores it: its query is the state after the LSTM has read that word.
+    #: the previous word. In the paper it is the state of the LSTM alone.
     input_in_query: Rare[bool] = False
     #: soft: the context is the weighted mean of all regions. hard: the context is one
-    #: region, sampled with these weights in training. adaptive: a visual sentinel lets
-    #: each word attend to the memory of the LSTM instead of the image. The transformer
-    #: has soft attention only.
+    #: region, sampled with these weights in training. The transformer has soft
+    #: attention only.
     attention: Annotated[
-        Literal["soft", "hard", "adaptive"], tyro.conf.arg(aliases=["--attention"])
+        Literal["soft", "hard"], tyro.conf.arg(aliases=["--attention"])
     ] = "soft"
     #: Gradient estimator of hard attention: REINFORCE (score-function), or the
     #: straight-through Gumbel estimator.
@@ -157,7 +155,7 @@ class CaptionTrainingOptions:
     #: Fine-tune a preset, or the model in a folder: training starts from its weights,
     #: CNN included, and its vocabulary, to which new words are added. Of the options of
     #: the model, these may differ from the preset: image-size, estimator,
-    #: soft-probability, inference, dropout, max-length, and attention (soft or hard).
+    #: soft-probability, inference, dropout, max-length, and attention.
     from_preset: str | None = None
     #: Initial weights of the CNN: imagenet, none, or a .weights.h5, .npz or .pth file.
     #: Keras downloads those of imagenet; for EfficientNetLite they come from an
@@ -447,9 +445,8 @@ class EvaluateConfig:
 
     Also print how often the attention moves to another region from one word to the
     next, the entropy of the attention, and the CIDEr of the most probable captions;
-    with adaptive attention, the weight of the sentinel; for data with boxes, the
-    pointing accuracy: of the words that name an object with a box, the share whose
-    largest attention weight is on that object.
+    for data with boxes, the pointing accuracy: of the words that name an object with a
+    box, the share whose largest attention weight is on that object.
 
     For example: captioner evaluate --data flickr8k --split dev --output dev.json
     """

@@ -22,7 +22,6 @@ from keras_attention_apps.captioner.network.networks import (
 )
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import computing_in, power_of_two
-from keras_attention_apps.common.options import replaced
 from keras_attention_apps.common.task import Task
 
 from keras_attention import MinLength, NoRepeatNgrams, beam_search
@@ -71,34 +70,25 @@ class Captioner(BaseCaptioner, Task):
 
     build_network = staticmethod(build_network)
 
-    @classmethod
-    def changed(cls, config, changes):
-        options = set(cls.runtime_options)
-        if "adaptive" in (config.attention, changes.get("attention")):
-            # Adaptive attention has other weights than soft and hard attention.
-            options.remove("attention")
-        return replaced(config, changes, options)
-
     def member_network(self, other):
         """Return the network of another captioner for an ensemble with this one.
 
         It shares the CNN of this one, and has the same order of the words.
         """
         ours, theirs = self.network.backbone, other.network.backbone
-        inputs = [(x.image_size, x.grid, x.has_sentinel) for x in (self, other)]
+        inputs = [(x.image_size, x.grid) for x in (self, other)]
         same_cnn = len(ours.weights) == len(theirs.weights) and all(
             np.array_equal(*map(keras.ops.convert_to_numpy, pair))
             for pair in zip(ours.weights, theirs.weights, strict=True)
         )
         if inputs[0] != inputs[1] or not same_cnn:
             received = (
-                f"{x.backbone} at {x.image_size} pixels with {x.attention} attention"
+                f"{x.backbone} at {x.image_size} pixels"
                 for x in (self.config, other.config)
             )
             raise UserError(
-                "the captioners of an ensemble must have the same image size, a CNN "
-                "with the same weights, and all or none of them adaptive attention. "
-                f"Received: {' and '.join(received)}"
+                "the captioners of an ensemble must have the same image size, and a "
+                f"CNN with the same weights. Received: {' and '.join(received)}"
             )
         if {*self.tokenizer.words} != {*other.tokenizer.words}:
             return super().member_network(other)
@@ -132,10 +122,6 @@ class Captioner(BaseCaptioner, Task):
     @property
     def image_size(self):
         return self.config.image_size
-
-    @property
-    def has_sentinel(self):
-        return self.config.attention == "adaptive"
 
     @property
     def is_soft(self):

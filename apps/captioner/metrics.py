@@ -1,6 +1,5 @@
 """Metrics of captions, as captioning papers print them, and of their attention."""
 
-import collections
 import contextlib
 import io
 import shutil
@@ -79,20 +78,6 @@ def attention_figures(maps):
         "changes": 100 * statistics.mean(changes or [0]),
         "entropy": statistics.mean(entropies or [0]),
     }
-
-
-def sentinel_of_words(captions, min_count=20):
-    """Return frequent words and their mean weights of the sentinel, largest first."""
-    weights = collections.defaultdict(list)
-    for caption in captions:
-        for word, weight in zip(caption.words, caption.sentinel, strict=True):
-            weights[word].append(weight)
-    means = [
-        (word, statistics.mean(found))
-        for word, found in weights.items()
-        if len(found) >= min_count
-    ]
-    return sorted(means, key=lambda pair: -pair[1])
 
 
 def coverage(boxes, rows, columns):

@@ -281,9 +281,6 @@ def caption_figure(photo, caption, title, number):
             *("ka-minor" if x in FUNCTION_WORDS else "" for x in caption.words),
         ],
     )
-    meaning = "probability of each word, given those before it"
-    if caption.sentinel is not None:
-        meaning += "; share of the attention on the image, not on the visual sentinel"
     style = photo_style(photo.preview, photo.width, photo.height)
     return (
         f'<figure class="ka-figure ka-photo" style="{style}">'
@@ -291,7 +288,8 @@ def caption_figure(photo, caption, title, number):
         '<div class="ka-maps"><div class="ka-picture" role="img" '
         f'aria-label="{html.escape(text)}"></div>{choices}</div>'
         "<figcaption>Choose a word to see where the model looked. "
-        f"<b>{html.escape(title)}</b>: {meaning}</figcaption></figure>"
+        f"<b>{html.escape(title)}</b>: "
+        "probability of each word, given those before it</figcaption></figure>"
     )
 
 
@@ -301,12 +299,8 @@ def _tiles(caption):
 
 
 def word_notes(caption):
-    """Return the note of each word: its probability, and the share of the image."""
-    notes = [f"{x:.0%}" for x in caption.probabilities]
-    if caption.sentinel is None:
-        return notes
-    pairs = zip(notes, caption.sentinel, strict=True)
-    return [f"{note}, image {1 - share:.0%}" for note, share in pairs]
+    """Return the note of each word: its probability."""
+    return [f"{x:.0%}" for x in caption.probabilities]
 
 
 def map_uri(weights):

@@ -33,7 +33,6 @@ class Captioned(pydantic.BaseModel):
     log_probability: float
     mean_log_probability: float
     attention: list[list[list[float]]] | None = None
-    sentinel: list[float] | None = None
     unsure: bool | None = None
 
 

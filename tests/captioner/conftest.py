@@ -91,12 +91,6 @@ def hard_captioner():
     return untrained(dataclasses.replace(TINY, attention="hard"))
 
 
-@pytest.fixture(scope="session")
-def adaptive_captioner():
-    """The same with adaptive attention."""
-    return untrained(dataclasses.replace(TINY, attention="adaptive"))
-
-
 def untrained(config):
     keras.utils.set_random_seed(3)
     vocabulary = Vocabulary(["a", "the", "square", "is", *COLOURS, "'s"])

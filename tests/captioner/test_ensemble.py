@@ -103,7 +103,6 @@ def test_names_with_a_plus_between_them(
     ("change", "message"),
     [
         ({"image_size": 32}, "same image size.*SmallCNN at 16 .* and SmallCNN at 32 "),
-        ({"attention": "adaptive"}, "none of them adaptive attention"),
         ({}, "the same vocabulary"),
     ],
     ids=str,

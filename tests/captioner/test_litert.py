@@ -101,7 +101,6 @@ def test_calibration_images_that_cannot_be_used(
 
 KINDS = {
     "hard": {"attention": "hard"},
-    "adaptive": {"attention": "adaptive"},
     "transformer": {"decoder": "transformer", "embedding_units": 6, "heads": 2},
 }
 
@@ -121,8 +120,7 @@ def test_every_kind_of_captioner_gives_the_same(kind, captioner, photographs, tm
         expected = model.caption(photographs, maps=maps, **SEARCH)
         found = lite.caption(photographs, maps=maps)
         assert_same_results(found, expected)
-        for one, other in zip(found, expected, strict=True):
-            assert one.sentinel == pytest.approx(other.sentinel, abs=1e-4)
+        for one in found:
             if kind == "hard":
                 assert (one.weights.max() == 1.0) == (maps == "weights")
 

@@ -12,8 +12,6 @@ from keras_attention_apps.common.hypotheses import calibrate as calibrate_model
 
 # Shares of the most probable captions that are scored.
 SHARES = (0.9, 0.75, 0.5, 0.25)
-# Number of words that are printed with their weights of the sentinel.
-SENTINEL_WORDS = 10
 
 
 def evaluate(config):
@@ -73,18 +71,6 @@ def _print_attention(captions):
     moved = "of the words look at another region than the word before"
     print(f"changes  {changes:6.2f} % {moved}")
     print(f"entropy  {entropy:6.2f} nats, the mean of the attention of a word")
-    shares = [x for caption in captions for x in caption.sentinel or ()]
-    if shares:
-        attention["sentinel"] = 100 * float(np.mean(shares))
-        share = f"{attention['sentinel']:6.2f} % of the attention of a word"
-        print(f"sentinel {share} is on the sentinel")
-        words = [
-            f"{word} {100 * x:.0f} %" for word, x in metrics.sentinel_of_words(captions)
-        ]
-        if len(words) > 1:
-            count = min(len(words) // 2, SENTINEL_WORDS)
-            print(f"         most for {', '.join(words[:count])}")
-            print(f"         least for {', '.join(words[-count:][::-1])}")
     return attention
 
 

@@ -79,7 +79,6 @@ def write_saved_model(captioner, search_model, directory):
     - `"words"`, strings `(B, L)`, empty after the last word;
     - `"log_probability"`, `(B,)`;
     - `"attention"`, `(B, L, rows, columns)`, zero after the last word;
-    - `"sentinel"`, `(B, L)`, for adaptive attention only: the weight of the sentinel;
     - `"error"`, strings `(B,)`: the reason why an image cannot be read, otherwise
       empty. Such an image has an empty caption, and the others are captioned.
 
@@ -96,8 +95,6 @@ def write_saved_model(captioner, search_model, directory):
         "attention": tf.TensorSpec([None, length, rows, columns], tf.float32),
         "error": tf.TensorSpec([None], tf.string),
     }
-    if captioner.has_sentinel:
-        signature["sentinel"] = tf.TensorSpec([None, length], tf.float32)
 
     def caption(encoded):
         arrays, problems = decode_images(encoded, captioner.config.image_size)
@@ -108,17 +105,12 @@ def write_saved_model(captioner, search_model, directory):
         is_word = tf.logical_and(is_word, is_read[:, None])
         chosen = tf.where(is_word, tf.gather(words, token_ids), "")
         attention = tf.where(is_word[..., None], found["weights"][:, 0, :-1], 0.0)
-        sentinel = {}
-        if captioner.has_sentinel:
-            sentinel["sentinel"] = attention[..., -1]
-            attention = attention[..., :-1]
         return {
             "caption": joined(chosen),
             "words": chosen,
             "log_probability": tf.where(is_read, found["log_probs"][:, 0], 0.0),
             "attention": tf.reshape(attention, (-1, length, rows, columns)),
             "error": problems,
-            **sentinel,
         }
 
     def serve(encoded):
@@ -147,8 +139,8 @@ def save_lite_captioner(
     """Write CNN, decoder and beam search as a LiteRT file that `LiteCaptioner` reads.
 
     Its signature `weights` takes `images`, uint8 `(1, size, size, 3)`, and returns the
-    dict of `keras_attention.beam_search`. For hard and adaptive attention there is
-    another one, `probabilities`, whose maps are the probabilities of the regions.
+    dict of `keras_attention.beam_search`. For hard attention there is another one,
+    `probabilities`, whose maps are the probabilities of the regions.
     With `calibration_images`, a folder, the convolutions compute in 8-bit integers.
     """
     captioner.network.backbone.freeze()
@@ -166,7 +158,6 @@ def save_lite_captioner(
             "max_length": captioner.max_length,
             "grid": captioner.grid,
             "maps": maps,
-            "has_sentinel": captioner.has_sentinel,
             "search": search,
         },
         **origin,

@@ -18,7 +18,6 @@ export class CaptionModel {
   private readonly words: string[];
   private readonly size: number;
   private readonly maxLength: number;
-  private readonly hasSentinel: boolean;
   private readonly mark: ReturnType<typeof marker>;
 
   constructor(
@@ -37,7 +36,6 @@ export class CaptionModel {
       "grid",
       (grid) => grid?.length === 2 && grid.every((x: any) => isCount(x) && x > 0),
     );
-    this.hasSentinel = metadata.has_sentinel ?? false;
     this.mark = marker(metadata);
   }
 
@@ -62,7 +60,7 @@ export class CaptionModel {
       return this.words[id];
     });
     const regions = this.grid[0] * this.grid[1];
-    if (positions !== regions + (this.hasSentinel ? 1 : 0)) {
+    if (positions !== regions) {
       throw new ModelError(
         `The attention maps of the model have ${positions} regions, and its file says ` +
           `${this.grid.join(" x ")}.`,
@@ -75,10 +73,7 @@ export class CaptionModel {
       logProbability: hypothesis.logProbability,
       meanLogProbability: hypothesis.logProbability / Math.max(hypothesis.length, 1),
       probabilities: words.map((_, i) => Math.exp(hypothesis.tokenLogProbabilities[i])),
-      maps: words.map((_, i) => weights.slice(i * positions, i * positions + regions)),
-      ...(this.hasSentinel && {
-        sentinel: words.map((_, i) => weights[i * positions + regions]),
-      }),
+      maps: words.map((_, i) => weights.slice(i * positions, (i + 1) * positions)),
     });
   }
 }

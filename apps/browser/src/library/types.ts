@@ -13,8 +13,6 @@ export interface Caption {
   probabilities: number[];
   /** Attention map of each word, row by row; see `Description.grid`. */
   maps: Float32Array[];
-  /** With adaptive attention, the share of each word that is not on the image. */
-  sentinel?: number[];
   /** Whether the model is less confident than usual; absent without a calibration. */
   unsure?: boolean;
 }

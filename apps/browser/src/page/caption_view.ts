@@ -45,7 +45,8 @@ function figure(
     [
       [element("span", { class: "whole" }, WHOLE)],
       ...caption.words.map((word, i) => {
-        const below = element("small", {}, noteOf(caption, i));
+        const percent = `${Math.round(100 * caption.probabilities[i])}%`;
+        const below = element("small", {}, percent);
         return [element("span", { dir: "auto" }, word, below)];
       }),
     ],
@@ -64,10 +65,6 @@ function figure(
     element("img", { src: address, alt: `The photograph: ${caption.text}` }),
     ...layers,
   );
-  const meaning = caption.sentinel
-    ? "Probability of each word, given those before it, and the share of the attention " +
-      "that is on the image"
-    : "Probability of each word, given those before it";
   return [
     headline(caption.text, "caption"),
     confidence(caption, "word"),
@@ -76,17 +73,9 @@ function figure(
       { class: "photo", style: `--ratio:${ratio}` },
       picture,
       words,
-      element("figcaption", {}, meaning),
+      element("figcaption", {}, "Probability of each word, given those before it"),
     ),
   ];
-}
-
-function noteOf(caption: Caption, index: number): string {
-  const percent = (share: number) => `${Math.round(100 * share)}%`;
-  const probability = percent(caption.probabilities[index]);
-  const sentinel = caption.sentinel?.[index];
-  if (sentinel === undefined) return probability;
-  return `${probability}, image ${percent(1 - sentinel)}`;
 }
 
 /** Return a map as the address of a picture that is opaque where the word did not look. */
