@@ -90,13 +90,10 @@ def _inputs(config, filesystem, paths, finished):
     if suffixes == {".parquet"}:
         column = bulk.column or "bytes"
         return inputs.from_parquet(filesystem, paths, column, bulk.id_column, finished)
-    if suffixes & {".parquet", ".tar"} and len(suffixes) > 1:
+    if ".parquet" in suffixes:
         raise UserError(
-            "expected images and folders, or Parquet files, or WebDataset shards "
-            "(.tar), without a mixture of these. Received: "
+            "expected images and folders, or Parquet files alone. Received: "
             f"{', '.join(map(str, config.images))}"
         )
-    if suffixes == {".tar"}:
-        return inputs.from_shards(filesystem, paths, image_suffixes(), finished)
     found = inputs.found_files(filesystem, paths, image_suffixes())
-    return inputs.from_names(found, found, finished)
+    return inputs.from_names(found, finished)

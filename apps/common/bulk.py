@@ -1,8 +1,8 @@
 """Bulk inference with Ray Data: one model per actor, inputs with ids, output in parts.
 
-`from_names`, `from_parquet`, `from_shards` and `from_lines` return a `ray.data.Dataset`
-with the columns `id` and `value`; that of Parquet files and shards also has `error`. A
-dataset is lazy: only file names and line offsets are read before the inference starts.
+`from_names`, `from_parquet` and `from_lines` return a `ray.data.Dataset` with the
+columns `id` and `value`; that of Parquet files also has `error`. A dataset is lazy:
+only file names and line offsets are read before the inference starts.
 """
 
 import codecs
@@ -19,7 +19,6 @@ import os
 import posixpath
 import re
 import sys
-import tarfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,7 +29,6 @@ from keras_attention_apps.common.files import (
     CHUNK,
     MARKS,
     MAX_BYTES,
-    ArchiveMember,
     at_most,
     is_litert,
     locked,
@@ -146,28 +144,20 @@ class ModelBatch:
 
     def contents(self, values):
         """Return inputs with the bytes, or the error, of a remote file for its path."""
-        if not any(map(self._is_remote, values)):
-            return values
         with ThreadPoolExecutor(READERS) as pool:
             return list(pool.map(self._content, values))
 
-    def _is_remote(self, value):
-        may_be = self.filesystem is not None or "://" in str(value)
-        return isinstance(value, str) and may_be
-
     def _content(self, value):
-        if not self._is_remote(value):
-            return value
-        from pyarrow.fs import FileSystem
-
         filesystem, path = self.filesystem, value
+        if not isinstance(value, str) or not (filesystem or "://" in value):
+            return value
         try:
             if filesystem is None:
-                filesystem, path = FileSystem.from_uri(value)
+                filesystem, path = located(value)
             with filesystem.open_input_stream(path) as file:
                 return read_all(file, value)
         # Errors of Arrow are subclasses of these.
-        except (OSError, ValueError, UserError) as error:
+        except (OSError, ValueError) as error:
             return UserError(f"Cannot read {value!r}: {reason(error)}")
 
 
@@ -179,12 +169,8 @@ def details(result, columns):
 
 def _column(rows, name, kind):
     """Return a column as an array; a missing value is `None`, NaN, or an empty list."""
-    if kind is float:
-        return np.array([row.get(name, np.nan) for row in rows], "float64")
-    if kind is bool:
-        return np.array([row.get(name, False) for row in rows], bool)
-    empty = [] if isinstance(kind, list) else None
-    column = np.empty(len(rows), object)
+    empty = [] if isinstance(kind, list) else {float: np.nan, bool: False}.get(kind)
+    column = np.empty(len(rows), kind if kind in (float, bool) else object)
     for i, row in enumerate(rows):
         column[i] = row.get(name, empty)
     return column
@@ -203,15 +189,16 @@ def cluster(address=None):
     if ray.is_initialized():
         yield ray
         return
-    # Without "local", Ray would connect to the cluster that RAY_ADDRESS names.
-    options = {"address": "local", "include_dashboard": False}
-    if address:
-        options = {"address": address}
     try:
-        ray.init(logging_level=logging.WARNING, **options)
+        # Without "local", Ray would connect to the cluster that RAY_ADDRESS names.
+        ray.init(
+            address or "local",
+            include_dashboard=None if address else False,
+            logging_level=logging.WARNING,
+        )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        failed = f"connect to Ray at {address!r}" if address else "start Ray"
-        raise UserError(f"cannot {failed}: {reason(error)}") from error
+        place = repr(address) if address else "this machine"
+        raise UserError(f"cannot use Ray at {place}: {reason(error)}") from error
     try:
         yield ray
     finally:
@@ -224,8 +211,7 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
     Returns the number of rows written, of those with an error, and of earlier ones.
     """
     with cluster(config.address) as ray:
-        context = require("ray.data").DataContext.get_current()
-        context.enable_progress_bars = False
+        require("ray.data").DataContext.get_current().enable_progress_bars = False
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         finished = parts.finished()
         resources, arguments, actors = _resources(ray, config, arguments)
@@ -235,7 +221,7 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
                 model_batch,
                 fn_constructor_kwargs={**arguments, "column": "value"},
                 batch_size=arguments["batch_size"],
-                compute=require("ray.data").ActorPoolStrategy(
+                compute=ray.data.ActorPoolStrategy(
                     min_size=1,
                     max_size=actors,
                     # Ray would add none while so few batches are in flight.
@@ -253,34 +239,39 @@ def run(inputs, model_batch, parts, *, config, arguments, progress=None):
             )
         )
         rows = errors = 0
-        with _errors_of(ray):
+        try:
             for part in data.iter_rows():
                 if part["problem"]:
                     raise UserError(f"cannot write {parts.name!r}: {part['problem']}")
                 rows, errors = rows + part["rows"], errors + part["errors"]
                 if progress:
                     progress(part["rows"])
+        # These are bugs; other errors are those of the cluster, such as a lost actor.
+        except (ray.exceptions.RayTaskError, ray.exceptions.UserCodeException):
+            raise
+        except ray.exceptions.RayError as error:
+            raise UserError(f"Ray failed: {reason(error)}") from error
         return rows, errors, len(finished)
 
 
 def _write(table, *, parts):
     """Write a table as a part, and return a table with its counts or the problem."""
-    pa, problem = require("pyarrow"), None
-    written = {"rows": [0], "errors": [0]}
+    pa, rows, errors, problem = require("pyarrow"), 0, 0, None
     try:
-        written = parts.write(table.to_pydict())
+        rows, errors = parts.write(table.to_pydict())
     except OSError as error:
         problem = reason(error)
-    return pa.table({**written, "problem": pa.array([problem], pa.string())})
+    problems = pa.array([problem], pa.string())
+    return pa.table({"rows": [rows], "errors": [errors], "problem": problems})
 
 
 def _resources(ray, config, arguments):
     """Return the resources of an actor, its arguments, and the number of actors."""
     available = ray.cluster_resources()
-    model, runtime = arguments["model"], arguments.get("runtime", "auto")
     threads = arguments.get("threads") or 1
     arguments = {**arguments, "threads": threads}
-    if available.get("GPU") and runtime != "litert" and not is_litert(model):
+    on_litert = is_litert(arguments["model"]) or arguments.get("runtime") == "litert"
+    if available.get("GPU") and not on_litert:
         arguments["runtime"] = "keras"
         actors = config.actors or int(available["GPU"])
         return {"num_gpus": 1, "num_cpus": threads}, arguments, actors
@@ -291,28 +282,14 @@ def _resources(ray, config, arguments):
     return {"num_cpus": cpus}, arguments, actors
 
 
-@contextlib.contextmanager
-def _errors_of(ray):
-    """Replace errors of the cluster, such as a lost actor, by a `UserError`."""
-    exceptions = ray.exceptions
-    try:
-        yield
-    except (exceptions.RayTaskError, exceptions.UserCodeException):
-        raise
-    except exceptions.RayError as error:
-        raise UserError(f"Ray failed: {reason(error)}") from error
-
-
 def check_options(config, excluded):
     """Raise a `UserError` for options that `--engine ray` does not support."""
-    defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    for name in excluded:
-        value = getattr(config, name)
-        if value != defaults[name]:
-            option = name.replace("_", "-")
-            shown = str(value) if isinstance(value, Path) else value
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in excluded and value != field.default:
             raise UserError(
-                f"--{option} cannot be used with --engine ray. Received: {shown!r}"
+                f"--{field.name.replace('_', '-')} cannot be used with --engine ray. "
+                f"Received: {value}"
             )
     if config.output is None:
         raise UserError(
@@ -322,7 +299,7 @@ def check_options(config, excluded):
 
 
 def run_command(
-    program, inputs, model_batch, config, filesystem, describe_input=None, **options
+    program, inputs, model_batch, config, filesystem, describe_input=dict, **options
 ):
     """Run a bulk inference, print its totals, and return the exit code.
 
@@ -333,30 +310,28 @@ def run_command(
     require("ray.data")
     bulk, runtime = config.bulk, config.runtime
     parts = Parts(config.output, model_batch.columns_of(bulk.maps))
-    # Workers may have another working directory.
-    model = model_batch.runtimes.with_absolute_paths(config.model.name)
     local = isinstance(filesystem, require("pyarrow.fs").LocalFileSystem)
-    arguments = {
-        "model": model,
+    decisive = {
+        # Workers may have another working directory.
+        "model": model_batch.runtimes.with_absolute_paths(config.model.name),
         "maps": bulk.maps,
+        "search": config.search.given,
+        "options": config.model.options,
+        **options,
+    }
+    arguments = {
+        **decisive,
         "runtime": runtime.runtime,
         "threads": runtime.threads,
         "batch_size": config.batch_size,
-        "search": config.search.given,
-        "options": config.model.options,
         "max_bytes": config.reading.max_bytes,
         "filesystem": None if local else filesystem,
-        **options,
     }
     _check_model(model_batch, arguments)
-    columns = {"column": bulk.column, "id_column": bulk.id_column}
-    names = ("model", "maps", "search", "options", *options)
-    recorded = {**{name: arguments[name] for name in names}, **columns}
-    recorded["options"] = changes_in(recorded["options"])
-    if describe_input is not None:
-        recorded |= describe_input()
+    decisive |= {"options": changes_in(config.model.options), **describe_input()}
+    decisive |= {"column": bulk.column, "id_column": bulk.id_column}
     with parts.locked(), progress_bar(unit="row") as bar:
-        parts.begin(recorded)
+        parts.begin(decisive)
         options = {"config": bulk, "arguments": arguments, "progress": bar.update}
         rows, errors, earlier = run(inputs, model_batch, parts, **options)
     print(
@@ -372,12 +347,11 @@ def _check_model(model_batch, arguments):
 
     Otherwise, an actor would find them after the output was begun.
     """
-    runtimes = model_batch.runtimes
-    if is_litert(arguments["model"]) or arguments["runtime"] == "litert":
+    model, runtimes = arguments["model"], model_batch.runtimes
+    on_litert = is_litert(model) or arguments["runtime"] == "litert"
+    # Loading a model that is missing raises the error that lists the presets.
+    if on_litert or not runtimes.files(model):
         model_batch(column="value", **{**arguments, "threads": 1})
-    elif not runtimes.files(arguments["model"]):
-        # Loading raises the error that lists the presets.
-        model_batch(column="value", **arguments)
     else:
         runtimes.search_options(arguments["search"])
 
@@ -395,32 +369,32 @@ def found_files(filesystem, folders, suffixes):
     """Return the paths of the files in folders, recursively."""
     fs = require("pyarrow.fs")
     found = []
-    for info, path in zip(filesystem.get_file_info(folders), folders, strict=True):
+    for info in filesystem.get_file_info(folders):
         if info.type != fs.FileType.Directory:
-            found.append(path)
+            found.append(info.path)
             continue
-        inside = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+        selector = fs.FileSelector(info.path, recursive=True)
+        inside = [x for x in filesystem.get_file_info(selector) if x.is_file]
         names = sorted(
             x.path
             for x in inside
-            if x.is_file
-            and f".{x.extension.lower()}" in suffixes
-            and not x.base_name.startswith(".")
+            if f".{x.extension.lower()}" in suffixes and not x.base_name.startswith(".")
         )
         if not names:
             raise UserError(
-                f"expected files {', '.join(sorted(suffixes))} in {path!r}. Received: "
-                f"{sum(x.is_file for x in inside)} other files"
+                f"expected files {', '.join(sorted(suffixes))} in {info.path!r}. "
+                f"Received: {len(inside)} other files"
             )
         found += names
     return found
 
 
-def from_names(ids, values, finished):
-    """Return a dataset of values, such as names of files."""
+def from_names(names, finished):
+    """Return a dataset of names of files."""
     pa = require("pyarrow")
-    table = pa.table({"id": pa.array(ids), "value": pa.array(values)})
-    return _in_blocks(_unfinished(table, finished), BLOCK)
+    names = pa.array(names, pa.string())
+    table = _unfinished(pa.table({"id": names, "value": names}), finished)
+    return _in_blocks(table, BLOCK)
 
 
 def _in_blocks(table, size):
@@ -429,102 +403,65 @@ def _in_blocks(table, size):
     return require("ray.data").from_arrow(blocks or [table])
 
 
-def _map_rows(table, function, **options):
-    """Return a dataset of what a function returns of each row of a table, in a task."""
+def _map_rows(rows, schema, function, **options):
+    """Return a dataset of what a function returns of each row, a dict, in a task."""
+    table = require("pyarrow").Table.from_pylist(rows, schema)
+
+    def call(table):
+        (row,) = table.to_pylist()
+        return function(**row, **options)
+
     return _in_blocks(table, 1).map_batches(
-        functools.partial(function, **options),
-        batch_size=1,
-        batch_format="pyarrow",
-        num_cpus=IO_CPUS,
+        call, batch_size=1, batch_format="pyarrow", num_cpus=IO_CPUS
     )
 
 
 def from_parquet(filesystem, paths, column, id_column, finished):
     """Return a dataset of a column; a damaged file is a row with its path as the id."""
+    pa = require("pyarrow")
     paths = found_files(filesystem, paths, {".parquet"})
-    read = functools.partial(
-        _rows_of_parquet, filesystem=filesystem, column=column, id_column=id_column
-    )
+    options = {"filesystem": filesystem, "column": column, "id_column": id_column}
     for path in paths:
-        with contextlib.suppress(OSError, require("pyarrow").ArrowException):
+        with contextlib.suppress(OSError, pa.ArrowException):
             # A wrong option is an error before the inference starts.
-            next(read(path), None)
+            next(_rows_of_parquet(path, **options), None)
             break
-    return _from_files(paths, read, finished)
+    schema = pa.schema({"path": pa.string()})
+    rows = [{"path": path} for path in paths]
+    return _map_rows(rows, schema, _rows_of_file, finished=finished, **options)
 
 
 def _rows_of_parquet(path, *, filesystem, column, id_column):
     """Yield tables of ids and values."""
-    pa, compute = require("pyarrow"), require("pyarrow.compute")
+    pa, parquet = require("pyarrow"), require("pyarrow.parquet")
     with filesystem.open_input_file(path) as opened:
-        file = require("pyarrow.parquet").ParquetFile(opened)
+        file = parquet.ParquetFile(opened)
+        names = file.schema_arrow.names
         for name in (column, id_column):
-            if name not in file.schema_arrow.names:
+            if name not in names:
                 raise UserError(
                     f"expected a column {name!r} in {path!r} (--column, --id-column). "
-                    f"Received: {listed(name, file.schema_arrow.names)}"
-                    f"{did_you_mean(name, file.schema_arrow.names)}"
+                    f"Received: {listed(name, names)}{did_you_mean(name, names)}"
                 )
         # One group after the other, so that those before a damaged one are read.
-        batches = itertools.chain.from_iterable(
-            file.iter_batches(ROWS, [group], columns=[id_column, column])
-            for group in range(file.num_row_groups)
-        )
-        for batch in batches:
-            ids, values = batch[id_column].cast(pa.string()), batch[column]
-            if pa.types.is_struct(values.type):
-                values = compute.struct_field(values, "bytes")
-            yield pa.table({"id": ids, "value": values})
+        for group in range(file.num_row_groups):
+            for batch in file.iter_batches(ROWS, [group], [id_column, column]):
+                ids, values = batch[id_column].cast(pa.string()), batch[column]
+                if pa.types.is_struct(values.type):
+                    values = values.field("bytes")
+                yield pa.table({"id": ids, "value": values})
 
 
-def from_shards(filesystem, paths, suffixes, finished):
-    """Return a dataset of the images in WebDataset shards (tar files).
-
-    The id is the path of the shard, a slash, and the key; of a damaged shard, its path.
-    """
-    read = functools.partial(_images_of_shard, filesystem=filesystem, suffixes=suffixes)
-    return _from_files(paths, read, finished)
-
-
-def _images_of_shard(path, *, filesystem, suffixes):
-    """Yield tables of ids and values, the first image of every sample."""
-    pa, last = require("pyarrow"), None
-    with (
-        filesystem.open_input_stream(path) as stream,
-        tarfile.open(fileobj=stream, mode="r|", tarinfo=ArchiveMember) as shard,
-    ):
-        for member in shard:
-            folder, name = posixpath.split(member.name)
-            stem, _, extension = name.partition(".")
-            key = posixpath.join(folder, stem)
-            # Archives made on a Mac bring a hidden `._name` beside every file.
-            if not stem or f".{extension.lower()}" not in suffixes or key == last:
-                continue
-            if member.isfile():
-                last, content = key, shard.extractfile(member).read()
-                yield pa.table({"id": [f"{path}/{key}"], "value": [content]})
-
-
-def _from_files(paths, read, finished):
-    """Return a dataset of the rows of files, one file a task."""
+def _rows_of_file(path, *, finished, **options):
+    """Yield tables of the rows of a file; one more has the error of a damaged file."""
     pa = require("pyarrow")
-    table = pa.table({"path": pa.array(paths, pa.string())})
-    return _map_rows(table, _rows_of_files, read=read, finished=finished)
-
-
-def _rows_of_files(paths, *, read, finished):
-    """Yield tables of the rows of files, with a row for the error of a damaged file."""
-    pa = require("pyarrow")
-    damage = (OSError, pa.ArrowException, tarfile.TarError, UserError)
-    for path in paths["path"].to_pylist():
-        try:
-            for table in read(path):
-                errors = pa.nulls(len(table), pa.string())
-                yield _unfinished(table.append_column("error", errors), finished)
-        except damage as error:
-            found = f"Cannot read {path!r}: {reason(error)}"
-            values = pa.nulls(1)
-            yield pa.table({"id": [path], "value": values, "error": [found]})
+    try:
+        for table in _rows_of_parquet(path, **options):
+            errors = pa.nulls(len(table), pa.string())
+            yield _unfinished(table.append_column("error", errors), finished)
+    except (OSError, pa.ArrowException, UserError) as error:
+        found = f"Cannot read {path!r}: {reason(error)}"
+        yield pa.table({"id": [path], "value": pa.nulls(1), "error": [found]})
 
 
 def from_lines(filesystem, path, finished):
@@ -533,10 +470,9 @@ def from_lines(filesystem, path, finished):
     The id of a line is its number. The file is read once to find the line offsets.
     """
     pa = require("pyarrow")
-    schema = pa.schema([("number", pa.int64()), ("start", pa.int64())])
-    table = pa.Table.from_pylist(list(_starts(filesystem, path)), schema)
+    schema = pa.schema({"number": pa.int64(), "start": pa.int64()})
     options = {"filesystem": filesystem, "path": path, "finished": finished}
-    return _map_rows(table, _lines, **options)
+    return _map_rows(list(_starts(filesystem, path)), schema, _lines, **options)
 
 
 def text_digest(filesystem, path):
@@ -564,22 +500,17 @@ def _starts(filesystem, path):
             start += len(line)
 
 
-def _lines(table, *, filesystem, path, finished):
-    pa = require("pyarrow")
+def _lines(number, start, *, filesystem, path, finished):
+    """Return a table of the lines from an offset on."""
     ids, lines = [], []
     with _buffered(filesystem, path) as file:
-        for row in table.to_pylist():
-            file.seek(row["start"])
-            for number in range(row["number"], row["number"] + BLOCK):
-                line = file.readline()
-                if not line:
-                    break
-                if number == 1:
-                    line = line.removeprefix(codecs.BOM_UTF8)
-                ids.append(str(number))
-                lines.append(line.rstrip(b"\r\n"))
-    table = pa.table({"id": pa.array(ids, pa.string()), "value": pa.array(lines)})
-    return _unfinished(table, finished)
+        file.seek(start)
+        for line in itertools.islice(file, BLOCK):
+            if start == 0 and not lines:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            ids.append(str(number + len(ids)))
+            lines.append(line.rstrip(b"\r\n"))
+    return _unfinished(require("pyarrow").table({"id": ids, "value": lines}), finished)
 
 
 def _buffered(filesystem, path):
@@ -611,23 +542,23 @@ def located(path):
 
 def as_text(path):
     """Return a path or URI as a string, with the slashes that `pathlib` removed."""
-    text = str(path)
-    found = _URI.match(text)
-    if not found:
-        return text
-    scheme, rest = found[1].lower(), text[found.end() :]
-    return f"{scheme}:///{rest}" if scheme == "file" else f"{scheme}://{rest}"
+
+    def slashes(uri):
+        scheme = uri[1].lower()
+        return f"{scheme}:///" if scheme == "file" else f"{scheme}://"
+
+    return _URI.sub(slashes, str(path), count=1)
 
 
 def located_all(paths):
     """Return the file system of several paths, and the paths inside it."""
-    places = [located(path) for path in paths]
-    if any(filesystem != places[0][0] for filesystem, _ in places):
+    filesystems, inside = zip(*map(located, paths), strict=True)
+    if any(filesystem != filesystems[0] for filesystem in filesystems):
         raise UserError(
             "expected inputs on one file system. Received: "
             f"{', '.join(map(str, paths))}"
         )
-    return places[0][0], [path for _, path in places]
+    return filesystems[0], list(inside)
 
 
 def require(name):
@@ -662,41 +593,33 @@ class Parts:
                 f"format. Received: {str(path)!r}"
             )
         self.name = as_text(path)
-        self.columns = {"id": str, **columns}
+        pa, fs = require("pyarrow"), require("pyarrow.fs")
+        kinds = {"id": str, **columns}
+        self.schema = pa.schema({name: _type(kind) for name, kind in kinds.items()})
         self.filesystem, self.folder = located(path)
-        fs = require("pyarrow.fs")
         if self.filesystem.get_file_info(self.folder).type == fs.FileType.File:
             raise UserError(
                 f"--output must be a folder. Received a file: {self.name!r}"
             )
 
-    @contextlib.contextmanager
     def locked(self):
         """Lock the folder against other jobs. Only a local folder can be locked."""
         local = isinstance(self.filesystem, require("pyarrow.fs").LocalFileSystem)
-        with locked(Path(self.folder)) if local else contextlib.nullcontext():
-            yield
+        return locked(Path(self.folder)) if local else contextlib.nullcontext()
 
     def begin(self, options):
         """Create the folder, or check that its parts have these options."""
         self.filesystem.create_dir(self.folder, recursive=True)
-        name = f"{self.folder}/{OPTIONS}"
-        options = json.loads(json.dumps(options))
+        options, name = json.loads(json.dumps(options)), f"{self.folder}/{OPTIONS}"
         try:
             with self.filesystem.open_input_stream(name) as file:
-                before = parse_json(file.read())
-            if not isinstance(before, dict):
-                raise ValueError("it is not an object")
-        except ValueError as error:
+                before = {**parse_json(file.read())}
+        except FileNotFoundError:
+            before = {}
+        except (ValueError, TypeError) as error:
             raise UserError(
                 f"{name!r} is damaged ({reason(error)}): choose another output"
             ) from error
-        except FileNotFoundError:
-            if self._names():
-                raise UserError(
-                    f"{self.name!r} has parts, but no {OPTIONS}: choose another output"
-                ) from None
-            before = None
         if before == options:
             return
         if self._names():
@@ -715,7 +638,7 @@ class Parts:
 
         Rows with an error are removed, so that their inputs are retried.
         """
-        found = []
+        found = [digests([])]
         for name in self._names():
             table = self._read(name)
             kept = table.filter(table["error"].is_null())
@@ -724,17 +647,22 @@ class Parts:
             elif len(kept) < len(table):
                 self._replace(name, self._encode(kept))
             found.append(digests(kept["id"].to_pylist()))
-        return np.sort(np.concatenate([digests([]), *found]))
+        return np.sort(np.concatenate(found))
 
     def write(self, batch):
-        """Write a part with the rows of a batch; return counts of rows and errors."""
-        table = self._table({name: list(batch[name]) for name in self.columns})
+        """Write a part with the rows of a batch; return numbers of rows and errors."""
+        pa = require("pyarrow")
+        arrays = [
+            # NaN becomes null, since JSON has no NaN.
+            pa.array(list(batch[field.name]), field.type, from_pandas=True)
+            for field in self.schema
+        ]
+        table = pa.table(arrays, self.schema)
         ids = hashlib.blake2b(digest_size=DIGEST)
         ids.update(digests(table["id"].to_pylist()).tobytes())
         name = f"part-{ids.hexdigest()}{self.suffix}"
         self._replace(name, self._encode(table))
-        errors = len(table) - table["error"].null_count
-        return {"rows": [len(table)], "errors": [errors]}
+        return len(table), len(table) - table["error"].null_count
 
     def read(self):
         """Yield the rows of all parts as dicts."""
@@ -747,35 +675,21 @@ class Parts:
         names = sorted(file.base_name for file in files)
         return [x for x in names if x.startswith("part-") and x.endswith(self.suffix)]
 
-    def _table(self, columns):
-        pa = require("pyarrow")
-        # NaN becomes null, since JSON has no NaN.
-        kinds = self.columns.items()
-        arrays = [
-            pa.array(columns[x], _type(kind), from_pandas=True) for x, kind in kinds
-        ]
-        return pa.table(arrays, names=list(self.columns))
-
     def _read(self, name):
         """Return the table of a part."""
+        pa, parquet = require("pyarrow"), require("pyarrow.parquet")
         try:
-            return self._decode(name)
+            with self.filesystem.open_input_file(f"{self.folder}/{name}") as file:
+                if self.suffix == ".parquet":
+                    return parquet.read_table(file, columns=self.schema.names)
+                rows = [{**parse_json(line)} for line in file.read().splitlines()]
+            return pa.Table.from_pylist(rows, self.schema)
         # Readers of damaged files fail with many types of exceptions.
         except Exception as error:
             raise UserError(
                 f"cannot read '{self.folder}/{name}': {reason(error)}. If it is "
                 "damaged, remove it"
             ) from error
-
-    def _decode(self, name):
-        with self.filesystem.open_input_file(f"{self.folder}/{name}") as file:
-            if self.suffix == ".parquet":
-                parquet = require("pyarrow.parquet")
-                return parquet.read_table(file, columns=list(self.columns))
-            rows = [parse_json(line) for line in file.read().splitlines()]
-        if not all(isinstance(row, dict) for row in rows):
-            raise ValueError("a line is not an object")
-        return self._table({x: [row.get(x) for row in rows] for x in self.columns})
 
     def _encode(self, table):
         if self.suffix == ".jsonl":

@@ -75,29 +75,18 @@ def translate_bulk(config):
         raise UserError(
             "sentences as arguments cannot be used with --engine ray: give --input"
         )
-    check_options(
-        config,
-        (
-            *("min_score", "n_best", "alignments", "plot"),
-            *("json", "jit_compile", "glossary"),
-        ),
-    )
+    excluded = ("min_score", "n_best", "alignments", "plot", "json", "jit_compile")
+    check_options(config, (*excluded, "glossary"))
     if config.input is None:
         raise UserError(
             "--engine ray needs --input, a text file or Parquet. Received: none"
         )
     filesystem, path = located(config.input)
     read = functools.partial(_inputs, config, filesystem, path)
-    digest = None
-    if not _is_parquet(config):
-        digest = functools.partial(inputs.text_digest, filesystem, path)
+    digest = functools.partial(inputs.text_digest, filesystem, path)
     return run_command(
-        "nmt",
-        read,
-        TranslateBatch,
-        config,
-        filesystem,
-        digest,
+        *("nmt", read, TranslateBatch, config, filesystem),
+        dict if _is_parquet(config) else digest,
         split=config.split_sentences,
     )
 

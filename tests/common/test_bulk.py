@@ -1,7 +1,5 @@
 """The output of a bulk inference: parts, and the ids that they contain."""
 
-import io
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -48,7 +46,7 @@ def ids(parts):
 
 
 def test_rows_are_read_as_they_were_written(parts):
-    assert parts.write(batch("x", "y", failed="y")) == {"rows": [2], "errors": [1]}
+    assert parts.write(batch("x", "y", failed="y")) == (2, 1)
 
     found = list(parts.read())
 
@@ -159,7 +157,7 @@ def test_parts_of_something_else_are_not_continued(tmp_path):
     (tmp_path / "out.parquet").mkdir()
     (tmp_path / "out.parquet" / "part-0.parquet").write_text("")
     with pytest.raises(UserError, match="choose another output"):
-        Parts(tmp_path / "out.parquet", COLUMNS).begin({})
+        Parts(tmp_path / "out.parquet", COLUMNS).begin({"model": "tiny"})
 
 
 def test_output_must_be_a_folder_of_a_known_format(tmp_path):
@@ -212,16 +210,14 @@ def test_lines_are_read_from_their_offsets(tmp_path, monkeypatch):
     filesystem, path = located(text)
 
     starts = list(bulk._starts(filesystem, path))
-    table = bulk._lines(
-        pa.Table.from_pylist(starts),
-        filesystem=filesystem,
-        path=path,
-        finished=digests([]),
+    table = pa.concat_tables(
+        bulk._lines(**row, filesystem=filesystem, path=path, finished=digests(["6"]))
+        for row in starts
     )
 
     assert [row["number"] for row in starts] == [1, 4, 7]
-    assert table["id"].to_pylist() == list("1234567")
-    lines = [b"one", b"two", b"", b"four\xff", b"five", b"six", b"seven"]
+    assert table["id"].to_pylist() == list("123457")
+    lines = [b"one", b"two", b"", b"four\xff", b"five", b"seven"]
     assert table["value"].to_pylist() == lines
 
 
@@ -247,93 +243,23 @@ def test_parquet_without_the_column_is_named(tmp_path):
         bulk.from_parquet(fs.LocalFileSystem(), [str(path)], "image", "id", ())
 
 
-def rows_of(read, path):
+def rows_of(path):
     """The rows of a file as pairs of an id and a value, or an id and an error."""
-    tables = bulk._rows_of_files(
-        pa.table({"path": [str(path)]}), read=read, finished=digests([])
-    )
+    options = {"filesystem": fs.LocalFileSystem(), "finished": digests(["3"])}
+    columns = {"column": "text", "id_column": "number"}
     return [
         (row["id"], row["error"] or row["value"])
-        for table in tables
+        for table in bulk._rows_of_file(str(path), **columns, **options)
         for row in table.to_pylist()
     ]
 
 
-def shard_of(path, *names):
-    """Write a shard whose files contain their own names."""
-    with tarfile.open(path, "w") as shard:
-        for name in names:
-            member = tarfile.TarInfo(name)
-            member.size = 700
-            shard.addfile(member, io.BytesIO(name.encode().ljust(700)))
-
-
-@pytest.fixture
-def read_shard():
-    def read(path):
-        return bulk._images_of_shard(
-            path, filesystem=fs.LocalFileSystem(), suffixes={".jpg", ".png"}
-        )
-
-    return read
-
-
-def test_a_shard_has_one_image_of_every_sample(tmp_path, read_shard):
-    path = tmp_path / "shard.tar"
-    names = ["0.jpg", "0.png", "0.txt", "a.b/1.PNG", "._2.jpg", "2.seg.jpg", "2.png"]
-    shard_of(path, *names)
-
-    expected = [("0", "0.jpg"), ("a.b/1", "a.b/1.PNG"), ("2", "2.png")]
-    assert rows_of(read_shard, path) == [
-        (f"{path}/{key}", name.encode().ljust(700)) for key, name in expected
-    ]
-
-
-@pytest.mark.parametrize(
-    ("damage", "whole"),
-    [
-        ("header", 1),
-        ("end of a file", 1),
-        ("end of the archive", 3),
-        ("no archive", 0),
-        ("missing", 0),
-    ],
-)
-def test_a_damaged_shard_is_a_row_with_its_error(tmp_path, read_shard, damage, whole):
-    path = tmp_path / "shard.tar"
-    shard_of(path, "0.jpg", "1.jpg", "2.jpg")
-    # Each file takes a header and two blocks.
-    content, file = bytearray(path.read_bytes()), 3 * 512
-    if damage == "header":
-        content[file : file + 9] = b"x" * 9
-    elif damage == "end of a file":
-        del content[file + 600 :]
-    elif damage == "end of the archive":
-        del content[3 * file :]
-    else:
-        content[:] = b"no archive"
-    path.write_bytes(content)
-    if damage == "missing":
-        path.unlink()
-
-    *rows, (damaged, error) = rows_of(read_shard, path)
-
-    assert [key for key, _ in rows] == [f"{path}/{i}" for i in range(whole)]
-    assert damaged == str(path)
-    assert error.startswith(f"Cannot read {str(path)!r}: ")
-
-
 def test_a_damaged_parquet_file_is_a_row_with_its_error(tmp_path):
-    def read(path):
-        return bulk._rows_of_parquet(
-            path, filesystem=fs.LocalFileSystem(), column="text", id_column="number"
-        )
-
     path = tmp_path / "text.parquet"
-    table = pa.table({"number": [1, 2, 3], "text": ["one", "two", "three"]})
+    table = pa.table({"number": [1, 2, 3, 4], "text": ["one", "two", "three", "four"]})
     parquet.write_table(table, path, row_group_size=2, compression="snappy")
     content = bytearray(path.read_bytes())
-    assert rows_of(read, path) == [("1", "one"), ("2", "two"), ("3", "three")]
+    assert rows_of(path) == [("1", "one"), ("2", "two"), ("4", "four")]
 
     group = parquet.ParquetFile(path).metadata.row_group(1).column(1)
     begin = group.dictionary_page_offset
@@ -341,9 +267,9 @@ def test_a_damaged_parquet_file_is_a_row_with_its_error(tmp_path):
         b"x" * group.total_compressed_size
     )
     path.write_bytes(content)
-    *rows, (damaged, error) = rows_of(read, path)
+    *rows, (damaged, error) = rows_of(path)
     assert rows == [("1", "one"), ("2", "two")]
     assert damaged == str(path) and error.startswith(f"Cannot read {str(path)!r}: ")
 
     path.write_bytes(content[:-20])
-    assert [name for name, _ in rows_of(read, path)] == [str(path)]
+    assert [name for name, _ in rows_of(path)] == [str(path)]

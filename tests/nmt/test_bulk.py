@@ -58,7 +58,7 @@ def test_a_job_is_not_resumed_with_another_input(
     local, model_folder, tmp_path, monkeypatch, capsys
 ):
     def run(inputs, model_batch, parts, **options):
-        row = dict.fromkeys(parts.columns) | {"id": "1"}
+        row = dict.fromkeys(parts.schema.names) | {"id": "1"}
         parts.write({name: [value] for name, value in row.items()})
         return 0, 0, 0
 
@@ -91,10 +91,8 @@ def test_a_job_is_not_resumed_with_another_input(
         (["--engine", "ray"], "needs --output"),
         (["--engine", "ray", "--output", "x.jsonl"], "needs --input"),
         (["dog", "--engine", "ray"], "sentences as arguments cannot be used with"),
-        (["--engine", "ray", "--plot", "x"], "cannot be used with --engine ray. Re"),
-        (["--engine", "ray", "--plot", "x"], "Received: 'x'"),
+        (["--engine", "ray", "--plot", "x"], "with --engine ray. Received: x"),
         (["--engine", "ray", "--n-best", "2"], "--n-best cannot be used with --engine"),
-        (["--engine", "ray", "--n-best", "2"], "Received: 2"),
         (["dog", "--part-size", "2"], "--part-size needs --engine ray"),
     ],
 )
