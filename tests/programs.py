@@ -59,16 +59,16 @@ def interrupting(monkeypatch):
 
     @contextlib.contextmanager
     def context():
-        from keras_attention_apps.common.training.runner import SaveEveryEpoch
+        from keras_attention_apps.common.training.checkpoints import Checkpoints
 
-        save = SaveEveryEpoch.on_epoch_end
+        save = Checkpoints.save
 
-        def interrupt(*arguments, **options):
-            save(*arguments, **options)
+        def interrupt(*arguments):
+            save(*arguments)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+            patch.setattr(Checkpoints, "save", interrupt)
             yield
 
     return context

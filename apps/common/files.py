@@ -67,17 +67,15 @@ def check_input(path):
     """Raise a `UserError` unless a path is a regular file or an open one."""
     if str(path) == STANDARD_INPUT:
         check_standard_input("a regular file, or lines on the standard input")
-        return
-    if str(path).startswith(OPEN_FILES):
-        return
-    check_local(path)
-    mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode):
-        raise UserError(
-            "expected a regular file, or - for the standard input. Received "
-            f"{'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}: "
-            f"{str(path)!r}"
-        )
+    elif not str(path).startswith(OPEN_FILES):
+        check_local(path)
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            raise UserError(
+                "expected a regular file, or - for the standard input. Received "
+                f"{'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}: "
+                f"{str(path)!r}"
+            )
 
 
 def check_standard_input(expected):
@@ -330,26 +328,27 @@ def errors_naming(path):
 
 def check_file(path):
     """Raise a `UserError` if no file can be written there."""
-    is_other, fault = is_pipe_or_device(path), None
+    fault = None
+    if is_pipe_or_device(path):
+        return
     if str(path) == STANDARD_INPUT:
         fault = ""
     elif resolved(path).is_dir():
         fault = " a folder"
-    elif Path(path).exists() and not is_other and not os.access(path, os.W_OK):
+    elif Path(path).exists() and not os.access(path, os.W_OK):
         fault = " one that is read-only"
+    elif (
+        Path(path).is_symlink()
+        and os.path.abspath(path).startswith(("/dev/", "/proc/"))
+        and Path(path).is_file()
+    ):
+        # Replacing the file would break other processes that write to it.
+        fault = " a link to a file of a process"
     if fault is not None:
         raise UserError(
             f"expected the name of a file to write. Received{fault}: {str(path)!r}"
         )
-    is_link_to_file = Path(path).is_symlink() and Path(path).is_file()
-    if is_link_to_file and os.path.abspath(path).startswith(("/dev/", "/proc/")):
-        # Replacing the file would break other processes that write to it.
-        raise UserError(
-            "expected the name of a file, or of a pipe or a device. Received "
-            f"{str(path)!r}, which is a link to a file: use the name of that file"
-        )
-    if not is_other:
-        _check_parents(path)
+    _check_parents(path)
 
 
 def check_folder(path, own_names=None):
@@ -507,12 +506,12 @@ class Inputs:
             if output is None or is_pipe_or_device(output):
                 continue
             path = Path(os.path.realpath(output))
-            is_input = path in self._paths
-            if path.is_file():
-                is_input |= any(path.is_relative_to(x) for x in self._paths)
-            elif whole:
-                is_input |= any(x.is_relative_to(path) for x in self._paths)
-            if is_input:
+            if any(
+                path == x
+                or (path.is_relative_to(x) and path.is_file())
+                or (whole and x.is_relative_to(path))
+                for x in self._paths
+            ):
                 raise UserError(
                     "expected an output that is not an input. "
                     f"Received: {str(Path(output))!r}"
@@ -520,7 +519,6 @@ class Inputs:
 
 
 LOCK = ".lock"
-_IS_WINDOWS = os.name == "nt"
 # Error numbers of file systems without locks.
 _WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
@@ -545,10 +543,8 @@ def locked(folder):
 def locked_file(path):
     """Lock a file, which need not exist, by a hidden file beside it; see `locked`."""
     target = resolved(path)
-    name = target.name
-    if len(name) > KEPT_CHARACTERS:
-        digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
-        name = f"{digest}-{name[-KEPT_CHARACTERS:]}"
+    # A longer name would exceed the limit of the system.
+    name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]
     with _held(target.with_name(f".{name}{LOCK}"), "file", path):
         yield
 
@@ -558,11 +554,10 @@ def _held(lock, kind, name):
     """Hold the lock of an output; `kind` and `name` describe it in errors."""
     import filelock
 
-    if not lock.parent.exists():
-        # The library would create the folder.
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(name))
     held = filelock.FileLock(lock)
     try:
+        # The library would create a missing folder.
+        lock.parent.stat()
         held.acquire(blocking=False)
     except filelock.Timeout as error:
         raise UserError(
@@ -577,6 +572,7 @@ def _held(lock, kind, name):
     finally:
         # Another process that waits for this file finds that it was removed. Windows
         # removes no open file, and so none of another process.
-        for end in (lock.unlink, held.release, lock.unlink)[: 3 if _IS_WINDOWS else 2]:
+        ends = [lock.unlink, held.release, *([lock.unlink] if os.name == "nt" else [])]
+        for end in ends:
             with contextlib.suppress(OSError):
                 end()

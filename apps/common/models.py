@@ -55,9 +55,7 @@ def write_sealed(path, value, files=()):
 def update_sealed(path, entries):
     """Replace some entries of a JSON file; those of the digests of files stay."""
     content = {**read_sealed(path), **entries}
-    content.pop(DIGEST_KEY, None)
-    content[DIGEST_KEY] = _digest(content)
-    write_json(path, content)
+    write_json(path, {**content, DIGEST_KEY: _digest(content)})
 
 
 def read_sealed(path):
@@ -72,8 +70,8 @@ def read_sealed(path):
         raise UserError(f"{path.name} is not an object")
     if not isinstance(content.get(FILE_DIGESTS_KEY, {}), dict):
         raise UserError(f'"{FILE_DIGESTS_KEY}" of {path.name} is not an object')
-    rest = {name: value for name, value in content.items() if name != DIGEST_KEY}
-    if content.get(DIGEST_KEY, _digest(rest)) != _digest(rest):
+    digest = _digest(content)
+    if content.get(DIGEST_KEY, digest) != digest:
         raise UserError(
             f"{path.name} differs from its digest: it is damaged, or was edited. "
             f'Remove its "{DIGEST_KEY}" to skip this check'
@@ -117,7 +115,9 @@ def short_digest(value):
 
 
 def _digest(content):
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    """Return the digest of a dict without the entry of its digest."""
+    rest = {name: value for name, value in content.items() if name != DIGEST_KEY}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def digest_of_file(path):

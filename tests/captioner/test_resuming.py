@@ -11,7 +11,7 @@ from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.captioner.training import train
-from keras_attention_apps.common.training.runner import SaveEveryEpoch
+from keras_attention_apps.common.training.checkpoints import Checkpoints
 from programs import begin_training
 
 from .trainings import SHORT, SIZES, check_history, command
@@ -104,15 +104,15 @@ def test_a_phase_that_stopped_early_does_not_resume(
     changes = {"epochs": 3, "fine-tune-epochs": 0, "self-critical-epochs": 3}
     changes["batch-images"] = 12
     run = command(squares, output, SHORT, patience=1, **changes)
-    save = SaveEveryEpoch.on_epoch_end
+    save = Checkpoints.save
 
-    def interrupt(self, epoch, logs=None):
-        save(self, epoch, logs)
-        if epoch == 1:
+    def interrupt(self, *arguments):
+        save(self, *arguments)
+        if self.progress.epoch == 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(train, "caption_scores", lambda *texts: {"cider": next(scores)})
-    monkeypatch.setattr(SaveEveryEpoch, "on_epoch_end", interrupt)
+    monkeypatch.setattr(Checkpoints, "save", interrupt)
 
     assert [main(run) for _ in range(3)] == [130, 130, 0]
     progress = json.loads((output / "checkpoints" / "progress.json").read_text())

@@ -324,7 +324,7 @@ def test_json_keeps_every_script_and_escapes_what_a_terminal_does_not_show(tmp_p
 def test_the_file_of_a_file_descriptor_is_not_replaced(tmp_path):
     with open(tmp_path / "a.txt", "w") as file:
         path = f"/dev/fd/{file.fileno()}"
-        with pytest.raises(UserError, match="is a link to a file"):
+        with pytest.raises(UserError, match="Received a link to a file"):
             check_file(path)
     check_file("/dev/null")
 

@@ -1,6 +1,7 @@
 """The report of a training: curves, samples and options in one HTML file."""
 
 import dataclasses
+import functools
 import html
 import io
 import itertools
@@ -64,7 +65,7 @@ def chart(title, values, phases, labels, *, marked=None):
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     options = {"svg.fonttype": "none", "svg.hashsalt": title, "svg.id": None}
-    options |= {"axes.edgecolor": GRID, "grid.color": GRID, "font.family": "sans-serif"}
+    options |= {"axes.edgecolor": GRID, "grid.color": GRID, "font.family": "inherit"}
     options |= dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), LABEL)
     with rc_context(options):
         figure = Figure((3.4, 2), layout="constrained")
@@ -80,13 +81,12 @@ def chart(title, values, phases, labels, *, marked=None):
         note = ""
         if marked is not None:
             axes.plot(marked, values[marked], "o", mec=MARK, mfc="none", ms=9)
-            note = f" <span>best: {_number(values[marked])}</span>"
+            note = f" <span>best: {values[marked]:.4g}</span>"
         axes.yaxis.set_major_locator(MaxNLocator(4, steps=(1, 2, 5, 10)))
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
-        known_labels = dict(enumerate(labels))
-        axes.xaxis.set_major_formatter(
-            FuncFormatter(lambda place, _: known_labels.get(round(place), ""))
-        )
+        names = dict(enumerate(labels))
+        formatter = FuncFormatter(lambda place, _: names.get(round(place), ""))
+        axes.xaxis.set_major_formatter(formatter)
         # With a smaller span, the chart would show noise.
         low, high = min(known), max(known)
         span = max(0.01, 0.02 * max(abs(low), abs(high))) - (high - low)
@@ -98,39 +98,27 @@ def chart(title, values, phases, labels, *, marked=None):
         axes.grid(axis="y")
         stream = io.StringIO()
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
-    summary = f"{title}: first {_number(known[0])}, last {_number(known[-1])}"
-    svg = stream.getvalue()
-    svg = svg[svg.index("<svg") :]
+    title = html.escape(title)
+    label = f"{title}: first {known[0]:.4g}, last {known[-1]:.4g}"
     svg = re.sub(
-        r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL
+        r"^.*(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>",
+        "",
+        stream.getvalue(),
+        flags=re.DOTALL,
     )
-    svg = re.sub("font-family: [^;]*;", "font-family: inherit;", svg)
     svg = re.sub("|".join(COLOURS), lambda match: COLOURS[match[0]], svg)
-    svg = svg.replace(
-        "<svg ", f'<svg role="img" aria-label="{html.escape(summary)}" ', 1
-    )
-    return (
-        f'<figure class="chart"><figcaption>{html.escape(title)}{note}</figcaption>'
-        f"{svg}</figure>"
-    )
-
-
-def _number(value):
-    """Format a number with three significant digits, and from 100 on as an integer."""
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    return f'<figure class="chart"><figcaption>{title}{note}</figcaption>{svg}</figure>'
 
 
 # The report in the output of a training, and its data in the checkpoints.
 REPORT = "report.html"
-
 DATA = "report.json"
-
 STYLE = Path(__file__).parent / "report.css"
 # Identifies a file as a report, which may be replaced.
 GENERATOR = '<meta name="generator" content="keras-attention">'
 # Nothing is loaded from elsewhere, and no script runs.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
 # Number of validation examples in a report.
 SAMPLES = 6
 
@@ -170,7 +158,7 @@ class Samples:
         count = min(SAMPLES, len(examples))
         places = np.linspace(0, len(examples) - 1, count).astype(int).tolist()
         self._examples = {i: examples[i] for i in places}
-        self._outputs = {}
+        self._outputs: dict = {}
         self._head, self._figure, self._style = head, figure, style
 
     def keep(self, index, output):
@@ -178,8 +166,9 @@ class Samples:
         if index in self._examples:
             self._outputs[index] = output
 
+    @functools.cached_property
     def heads(self):
-        """Return a pair for each sample: its head, and its CSS properties."""
+        """Pairs for the samples: their heads, and their CSS properties."""
         return [(self._head(x), self._style(x)) for x in self._examples.values()]
 
     def outputs(self):
@@ -202,8 +191,7 @@ class Report:
         self.training = training
         self.path = training.config.output / REPORT
         self._data = training.checkpoints.directory / DATA
-        # Both are read when the first epoch ends.
-        self._epochs = self._heads = None
+        self._epochs = self._read()
 
     def add_epoch(self, phase, metrics):
         """Add an epoch, or another model that was validated, and write the report."""
@@ -215,8 +203,6 @@ class Report:
             print(f"Warning: {problem}", file=sys.stderr)
 
     def _add_epoch(self, phase, metrics):
-        if self._epochs is None:
-            self._epochs = self._read()
         # An epoch without a checkpoint is repeated when the training resumes.
         del self._epochs[len(self.training.progress.history) :]
         outputs = self.training.samples.outputs()
@@ -262,8 +248,6 @@ class Report:
         return {0, *(self._best(first, end) for _, first, end in self._phases())}
 
     def _write(self):
-        if self._heads is None:
-            self._heads = self.training.samples.heads()
         title = html.escape(self.training.title)
         text = "\n".join(
             [
@@ -317,15 +301,8 @@ class Report:
             labels.append(str(next(numbers)) if is_epoch(epoch) or not index else "")
         names = dict.fromkeys(name for epoch in metrics for name in epoch)
         # The loss, then the metric that chooses the best epoch.
-        order = sorted(
-            names,
-            key=lambda x: (
-                x != "loss",
-                x.partition(" ")[0] != metric,
-                x != metric,
-            ),
-        )
-        for name in order:
+        order = ("loss", metric, *(x for x in names if x.startswith(f"{metric} ")))
+        for name in dict.fromkeys([*(x for x in order if x in names), *names]):
             yield chart(
                 _named(name),
                 [epoch.get(name) for epoch in metrics],
@@ -343,7 +320,7 @@ class Report:
             "epoch of each phase.</p>"
         )
         shown, names = sorted(self._shown()), self._names()
-        for sample, (head, style) in enumerate(self._heads):
+        for sample, (head, style) in enumerate(self.training.samples.heads):
             yield f'<article class="sample" aria-label="Sample {sample + 1}" '
             yield f'style="{html.escape(style)}">{head}<div class="stages">'
             for index in shown:
@@ -355,28 +332,18 @@ class Report:
                         f"{html.escape(epoch['texts'][sample])}</p>"
                         f"{epoch['attention'][sample]}</section>"
                     )
-            rows = self._rows(sample, names)
-            yield f"</div><details><summary>All epochs</summary>{rows}</details>"
+            rows = [
+                [name, epoch["texts"][sample]]
+                for name, epoch in zip(names, self._epochs, strict=True)
+                if "texts" in epoch
+            ]
+            texts = table(["epoch", "output"], rows, label="Output after each epoch")
+            yield f"</div><details><summary>All epochs</summary>{texts}</details>"
             yield "</article>"
         yield "</section>"
 
-    def _rows(self, sample, names):
-        """Return the texts of a sample by epoch; equal ones share a row."""
-        texts = [
-            (name, epoch["texts"][sample])
-            for name, epoch in zip(names, self._epochs, strict=True)
-            if "texts" in epoch
-        ]
-        rows = []
-        for text, group in itertools.groupby(texts, key=lambda item: item[1]):
-            (first, _), *others = group
-            last = f" to {others[-1][0]}" if others else ""
-            rows.append([first + last, text])
-        return table(["epoch", "output"], rows, label="Output after each epoch")
-
     def _details(self):
         """Yield all metrics and all options, as tables."""
-        yield "<section><h2>Details</h2>"
         names = dict.fromkeys(name for x in self._epochs for name in x["figures"])
         rows = [
             [title, *(epoch["figures"].get(name, "") for name in names)]
@@ -384,40 +351,23 @@ class Report:
         ]
         headers = ["epoch", *map(_named, names)]
         metrics = table(headers, rows, label="Metrics after each epoch")
+        model = dataclasses.asdict(self.training.task.config)
+        options = {**self.training.options, **{f"model.{x}": model[x] for x in model}}
+        rows = [[name, str(value)] for name, value in options.items()]
+        options = table(["option", "value"], rows, label="Options of the training")
+        yield "<section><h2>Details</h2>"
         yield f"<details><summary>All metrics</summary>{metrics}</details>"
-        training = self.training
-        options = {
-            **training.options,
-            "model": dataclasses.asdict(training.task.config),
-        }
-        options = table(
-            ["option", "value"], _flat(options), label="Options of the training"
-        )
         yield f"<details><summary>Options</summary>{options}</details></section>"
 
 
 def _comparable(metrics):
-    """Return the metrics without the loss of self-critical training.
-
-    Its scale differs from that of the other phases.
-    """
-    if "reward" in metrics:
-        return {name: value for name, value in metrics.items() if name != "loss"}
-    return metrics
+    """Return the metrics without the loss of self-critical training."""
+    # Its scale differs from that of the other phases.
+    left_out = "loss" if "reward" in metrics else None
+    return {name: value for name, value in metrics.items() if name != left_out}
 
 
 def _named(name):
     """Return the name of a metric: `"cider"`, or `"cider coco"` of a data set."""
     metric, _, data = name.partition(" ")
     return NAMES.get(metric, metric) + (f" ({data})" if data else "")
-
-
-def _flat(options, within=""):
-    """Return a nested dict as rows of dotted names and values."""
-    rows = []
-    for name, value in options.items():
-        if isinstance(value, dict):
-            rows += _flat(value, f"{within}{name}.")
-        else:
-            rows.append([within + name, str(value)])
-    return rows

@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import math
-import time
+import typing
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -20,15 +21,22 @@ from keras_attention_apps.common.files import (
 from keras_attention_apps.common.models import BEST, model_names
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.output import shows_bars
+from keras_attention_apps.common.task import Task
 from keras_attention_apps.common.training import data_sets
 from keras_attention_apps.common.training.card import model_card
 from keras_attention_apps.common.training.checkpoints import (
     CHECKPOINTS,
+    Checkpoints,
     Progress,
     check_checkpoints,
     is_begun,
 )
-from keras_attention_apps.common.training.report import Report, best_of, check_report
+from keras_attention_apps.common.training.report import (
+    Report,
+    Samples,
+    best_of,
+    check_report,
+)
 
 
 class StopOnInvalidLoss(keras.callbacks.Callback):
@@ -63,40 +71,6 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
                 "smaller learning rate or a smaller clip_norm (gradient clipping), and "
                 "another output folder. The last valid checkpoint is kept"
             )
-
-
-class PrintLoss(keras.callbacks.Callback):
-    """Print a line for each epoch, in place of the bar that a terminal shows."""
-
-    def __init__(self, epochs, steps):
-        super().__init__()
-        self.epochs = epochs
-        self.steps = steps
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.start = time.monotonic()
-
-    def on_epoch_end(self, epoch, logs=None):
-        seconds = time.monotonic() - self.start
-        losses = ", ".join(f"{name} {x:.4f}" for name, x in _floats(logs).items())
-        print(
-            f"Epoch {epoch + 1}/{self.epochs}, {self.steps} steps, {seconds:.0f} s: "
-            f"{losses}"
-        )
-
-
-class SaveEveryEpoch(keras.callbacks.Callback):
-    """Write a checkpoint at the end of every epoch.
-
-    Must follow the validation and the report.
-    """
-
-    def __init__(self, checkpoints):
-        super().__init__()
-        self.checkpoints = checkpoints
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.checkpoints.save(self.model, _floats(logs))
 
 
 class ValidateDecoded(keras.callbacks.Callback):
@@ -218,12 +192,13 @@ def training_options(config, private=(), paths=()):
     return options
 
 
+@dataclasses.dataclass(eq=False)
 class Training:
     """A training in phases, each of which continues where it was interrupted.
 
     Subclasses implement `phases` and `validate`.
 
-    Args:
+    Attributes:
         config: The `TrainConfig`.
         task: The `Task` whose network is trained.
         checkpoints: The `Checkpoints`.
@@ -234,38 +209,27 @@ class Training:
         title, data_summary: Title of the report, and one line about the data.
         options: Dict of the options, which is saved with the best model.
         card: Dict of further arguments of `model_card`.
+        beta_2: That of AdamW.
     """
 
+    config: typing.Any
+    task: Task
+    checkpoints: Checkpoints
+    _: dataclasses.KW_ONLY
+    metric: str
+    rank: Callable
+    samples: Samples
+    title: str
+    data_summary: str
+    options: dict
+    card: dict
     # The default of Keras.
-    beta_2 = 0.999
+    beta_2: float = 0.999
 
-    def __init__(
-        self,
-        config,
-        task,
-        checkpoints,
-        *,
-        metric,
-        rank,
-        samples,
-        title,
-        data_summary,
-        options,
-        card,
-    ):
-        self.config = config
-        self.task = task
-        self.network = task.network
-        self.checkpoints = checkpoints
-        self.progress = checkpoints.progress
-        self.metric = metric
-        self.rank = rank
-        self.samples = samples
-        self.title = title
-        self.data_summary = data_summary
-        self.options = options
-        self.card = card
-        self.best = config.output / BEST
+    def __post_init__(self):
+        self.network = self.task.network
+        self.progress = self.checkpoints.progress
+        self.best = self.config.output / BEST
         self.report = Report(self)
 
     def phases(self):
@@ -349,6 +313,10 @@ class Training:
                 print()
             return distribution.broadcast_metrics(validate())
 
+        def end_epoch(epoch, logs):
+            self.report.add_epoch(title, _floats(logs))
+            self.checkpoints.save(self.network, _floats(logs))
+
         steps = len(batches) * epochs
         self.network.compile(
             optimizer=AdamW(
@@ -373,25 +341,18 @@ class Training:
             return
         # Keras counts the epochs of each phase from 1.
         print(f"{title}, epochs: {epochs}")
-        if isinstance(batches, keras.utils.PyDataset):
-            fit = functools.partial(self.network.fit, batches, shuffle=False)
-        else:
-            fit = batches.fit
+        fit = getattr(batches, "fit", None)
+        fit = fit or functools.partial(self.network.fit, batches, shuffle=False)
         fit(
             epochs=epochs,
             initial_epoch=self.progress.epoch,
             callbacks=[
                 StopOnInvalidLoss(),
-                *([] if shows_bars() else [PrintLoss(epochs, len(batches))]),
                 validation,
-                keras.callbacks.LambdaCallback(
-                    on_epoch_end=lambda epoch, logs: self.report.add_epoch(
-                        title, _floats(logs)
-                    )
-                ),
-                SaveEveryEpoch(self.checkpoints),
+                keras.callbacks.LambdaCallback(on_epoch_end=end_epoch),
             ],
-            verbose=int(shows_bars()),
+            # 2 is a line for each epoch.
+            verbose=1 if shows_bars() else 2,
         )
 
     def _report_best(self):
