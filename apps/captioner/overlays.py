@@ -22,7 +22,6 @@ from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.common.output import plots
 from keras_attention_apps.common.web.markup import (
     data_uri,
-    download,
     headline,
     notebook_headline,
     unsure_note,
@@ -194,9 +193,6 @@ def _installed_font(characters):
 def write_overlay(path, caption, target, chosen="all"):
     """Write the sheet of a `Caption`; see `draw_sheet`."""
     sheet = draw_sheet(read_image(path), caption, chosen)
-    if hasattr(target, "write"):
-        sheet.save(target, **FORMATS[".png"])
-        return
     with atomic_path(target) as temporary:
         sheet.save(temporary, **FORMATS[target.suffix.lower()])
 
@@ -348,14 +344,3 @@ def notebook_html(caption):
     )
     head = notebook_headline(caption, sentence(caption.text))
     return f"<div>{head}{tiles}</div>"
-
-
-def sheet(photo, caption):
-    """Return the maps of all words as one picture, and a link to download it."""
-    file = io.BytesIO()
-    write_overlay(photo.preview, caption, file)
-    content, kind = file.getvalue(), "image/png"
-    text = "Download the sheet"
-    link = download(content, name="attention.png", text=text, media_type=kind)
-    picture = data_uri(content, kind)
-    return f'{link}<img class="ka-sheet" src="{picture}" alt="Maps of all words">'

@@ -34,52 +34,95 @@ from keras_attention_apps.nmt import views
 from keras_attention_apps.nmt.text import decode_line
 from keras_attention_apps.nmt.translations import RUNTIMES
 
+PENALTIES = (0.0, 0.5, 1.0)
 # Characters of a sentence; the models cut what is longer than they can read.
 MAX_CHARACTERS = 2000
-
-
-class TranslationService(Models):
-    """The translator of the page, and the names of the `others` to compare it with."""
-
-    def __init__(self, config):
-        super().__init__(RUNTIMES, config)
-        self.others = RUNTIMES.others(config.compare, config.model.name)
-
-    def translations(self, sentence, search, *, n_best=1):
-        """Return the best `Translation`s of a sentence, best first."""
-        with self.turns:
-            return _translations(self.main(search), sentence, search, n_best)
-
-    def other_translation(self, model, sentence, search):
-        """Return the best translation of another model."""
-        with self.turns:
-            return _translations(self.load(model, search), sentence, search, 1)[0]
-
-
-def _translations(model, sentence, search, n_best):
-    if len(sentence) > MAX_CHARACTERS:
-        raise UserError(
-            f"expected a sentence of at most {MAX_CHARACTERS} characters. Received: "
-            f"{len(sentence)}"
-        )
-    n_best = min(n_best, model.search_options(**search)["beam_size"])
-    (found,) = model.translate_each([sentence], n_best=n_best, **search)
-    return found
-
-
-PENALTIES = (0.0, 0.5, 1.0)
 # Maximum number of lines of a file in the second tab.
 MAX_LINES = 500
 # Lines between two updates of the table.
 LINES_AT_ONCE = 10
-
 EXAMPLES = (
     "A man in a blue shirt is standing on a ladder cleaning a window.",
     "Two dogs are playing in the snow.",
     "A young woman with red hair reads a book on a bench in the park.",
 )
-
 HINT = "appears here, and every word shows which words of the sentence it looked at."
+
+
+class TranslationPage(Models):
+    """The translator, the `others` to compare it with, and the functions of the events.
+
+    These take the values of components, and return updates of others.
+    """
+
+    def __init__(self, config):
+        super().__init__(RUNTIMES, config)
+        self.others = RUNTIMES.others(config.compare, config.model.name)
+
+    def translations(self, sentence, search, *, n_best=1, other=None):
+        """Return the best translations of a sentence, best first."""
+        if len(sentence) > MAX_CHARACTERS:
+            raise UserError(
+                f"expected a sentence of at most {MAX_CHARACTERS} characters. "
+                f"Received: {len(sentence)}"
+            )
+        with self.turns:
+            model = self.load(other, search) if other else self.main(search)
+            n_best = min(n_best, model.search_options(**search)["beam_size"])
+            (found,) = model.translate_each([sentence], n_best=n_best, **search)
+        return found
+
+    def show_translations(self, sentence, n_best, *options):
+        search = search_options(*options)
+        try:
+            found = self.translations(sentence, search, n_best=n_best)
+        except UserError as error:
+            return alert(error), shown(""), shown("")
+        title = name_of(self.config.model.name)
+        figure = views.alignment_figure(found[0], title, 0)
+        table = n_best_table("translation", found) if found[0].words else ""
+        return figure, shown(table), shown(views.heat_map(found[0]))
+
+    @revealed
+    def show_others(self, sentence, compare, *options):
+        if not compare or not sentence.strip():
+            return ""
+        found, search = [], search_options(*options)
+        for number, other in enumerate(self.others, start=1):
+            (best,) = self.translations(sentence, search, other=other)
+            found.append(views.alignment_figure(best, name_of(other), number))
+        return figures(*found)
+
+    def translate(self, sentence, n_best, beam_size, length_penalty):
+        """Translate a sentence; the result is a list of translations, best first."""
+        search = search_options(beam_size, length_penalty)
+        found = self.translations(sentence, search, n_best=n_best)
+        return [one.details() for one in found]
+
+    def translate_file(self, path):
+        """Yield the table of the lines of a file, which grows, and at last a link."""
+        rows, name = [], os.path.basename(path)
+        try:
+            content = read_upload(path, self.config.server.max_megabytes * MEGABYTE)
+            for sentence in _sentences(content, name):
+                (found,) = self.translations(sentence, {})
+                number = str(len(rows) + 1)
+                rows.append([number, sentence, found.text, unsure_mark(found)])
+                if len(rows) % LINES_AT_ONCE == 0:
+                    yield gr.skip(), "", views.lines_table(rows)
+        except UserError as error:
+            yield None, "", alert(error)
+            return
+        link = views.text_link([text for _, _, text, _ in rows])
+        yield None, link, views.lines_table(rows)
+
+
+def _sentences(content, name):
+    """Return the lines of a text in a file of this name."""
+    lines = list(utf8_lines(io.BytesIO(content), name))
+    if len(lines) > MAX_LINES:
+        raise UserError(f"expected at most {MAX_LINES} lines. Received: {len(lines)}")
+    return [decode_line(line, name, i) for i, line in enumerate(lines, start=1)]
 
 
 def serve_page(config):
@@ -89,23 +132,19 @@ def serve_page(config):
 
 def build(config):
     """Return the page as `gradio.Blocks`."""
-    service = TranslationService(config)
-    blocks = page(
-        "nmt",
-        "Translates a sentence, and shows which words every word came from.",
-        service.purpose,
-    )
-    with blocks:
+    models = TranslationPage(config)
+    description = "Translates a sentence, and shows which words every word came from."
+    with page("nmt", description, models.purpose) as blocks:
         with gr.Tab("One sentence"):
-            _one_sentence(config, service)
+            _one_sentence(models)
         with gr.Tab("A text file"):
-            _text_file(config, service)
+            _text_file(models)
     return blocks
 
 
-def _one_sentence(config, service):
+def _one_sentence(models):
     """Fill the tab for a sentence, and add an endpoint with the same options."""
-    source, target = views.languages(service.purpose)
+    source, target = views.languages(models.purpose)
     examples = EXAMPLES if source in (None, "English") else ()
     with gr.Row(elem_classes=[LAYOUT, "ka-below"]):
         with gr.Column(min_width=280):
@@ -123,10 +162,8 @@ def _one_sentence(config, service):
             buttons = [gr.Button(x, size="sm") for x in examples]
         with gr.Column(min_width=280):
             with gr.Row(elem_classes=RESULTS):
-                where = (
-                    f"The translation into {target}" if target else "The translation"
-                )
-                result = gr.HTML(placeholder(f"{where} {HINT}"))
+                where = f" into {target}" if target else ""
+                result = gr.HTML(placeholder(f"The translation{where} {HINT}"))
                 others = gr.HTML(visible=False)
             with gr.Row(elem_classes=RESULTS):
                 best = gr.HTML(visible=False)
@@ -134,21 +171,20 @@ def _one_sentence(config, service):
         with gr.Column(min_width=280):
             compare = gr.Checkbox(
                 label="Show other kinds of attention, too",
-                info=f"{' and '.join(map(name_of, service.others))}. Loading them "
+                info=f"{' and '.join(map(name_of, models.others))}. Loading them "
                 "takes some seconds the first time.",
-                visible=bool(service.others),
+                visible=bool(models.others),
             )
             with gr.Accordion("Options", open=False):
                 n_best = gr.Slider(
                     1, 5, value=3, step=1, label="Translations in the list"
                 )
-                options = beam_options(service.defaults, PENALTIES)
+                options = beam_options(models.defaults, PENALTIES)
 
-    events = _SentenceEvents(config, service)
     translating = event(
-        events.show_translations, [sentence, n_best, *options], [result, best, heat]
+        models.show_translations, [sentence, n_best, *options], [result, best, heat]
     )
-    comparing = event(events.show_others, [sentence, compare, *options], others)
+    comparing = event(models.show_others, [sentence, compare, *options], others)
     for text, example in zip(examples, buttons, strict=True):
         choosing = event(lambda text=text: text, None, sentence)
         in_turn(example.click, choosing, translating, comparing)
@@ -156,51 +192,10 @@ def _one_sentence(config, service):
         in_turn(trigger, translating, comparing)
     in_turn(n_best.change, translating)
     in_turn(compare.input, comparing)
-    endpoint(events.translate, sentence, service.defaults, name="translate")
+    endpoint(models.translate, sentence, models.defaults, name="translate")
 
 
-class _SentenceEvents:
-    """Functions of the events of the tab for a sentence, from values to updates."""
-
-    def __init__(self, config, service):
-        self.config = config
-        self.service = service
-
-    def show_translations(self, sentence, n_best, beam_size, penalty):
-        search = search_options(beam_size, penalty)
-        try:
-            found = self.service.translations(sentence, search, n_best=n_best)
-        except UserError as error:
-            return alert(error), shown(""), shown("")
-        title = name_of(self.config.model.name)
-        figure = views.alignment_figure(found[0], title, 0)
-        table = n_best_table("translation", found) if found[0].words else ""
-        return figure, shown(table), shown(views.heat_map(found[0]))
-
-    @revealed
-    def show_others(self, sentence, compare, beam_size, penalty):
-        if not compare or not sentence.strip():
-            return ""
-        search = search_options(beam_size, penalty)
-        return figures(
-            *(
-                views.alignment_figure(
-                    self.service.other_translation(model, sentence, search),
-                    name_of(model),
-                    number,
-                )
-                for number, model in enumerate(self.service.others, start=1)
-            )
-        )
-
-    def translate(self, sentence, n_best, beam_size, length_penalty):
-        """Translate a sentence; the result is a list of translations, best first."""
-        search = search_options(beam_size, length_penalty)
-        found = self.service.translations(sentence, search, n_best=n_best)
-        return [one.details() for one in found]
-
-
-def _text_file(config, service):
+def _text_file(models):
     """Fill the tab for a text file, with one sentence on each line."""
     upload = FileUpload(
         label=f"Text in UTF-8, one sentence a line, up to {MAX_LINES} lines",
@@ -210,29 +205,5 @@ def _text_file(config, service):
     table = gr.HTML(
         placeholder("A table of translations appears here, to download as text.")
     )
-    most = config.server.max_megabytes * MEGABYTE
-
-    def translated(path):
-        try:
-            sentences = _sentences(read_upload(path, most), os.path.basename(path))
-            rows = []
-            for number, sentence in enumerate(sentences, start=1):
-                (found,) = service.translations(sentence, {})
-                rows.append([str(number), sentence, found.text, unsure_mark(found)])
-                if number % LINES_AT_ONCE == 0:
-                    yield gr.skip(), "", views.lines_table(rows)
-        except UserError as error:
-            yield None, "", alert(error)
-            return
-        link = views.text_link([text for _, _, text, _ in rows])
-        yield None, link, views.lines_table(rows)
-
-    in_turn(upload.upload, event(translated, upload, [upload, link, table]))
-
-
-def _sentences(content, name):
-    """Return the lines of a text in a file of this name."""
-    lines = list(utf8_lines(io.BytesIO(content), name))
-    if len(lines) > MAX_LINES:
-        raise UserError(f"expected at most {MAX_LINES} lines. Received: {len(lines)}")
-    return [decode_line(line, name, i) for i, line in enumerate(lines, start=1)]
+    outputs = [upload, link, table]
+    in_turn(upload.upload, event(models.translate_file, upload, outputs))

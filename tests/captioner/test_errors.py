@@ -78,10 +78,10 @@ def test_inference_is_an_option_of_an_ensemble_with_hard_attention():
     for model in ("flickr8k-hard", "flickr8k-coco-soft+flickr8k-hard", "some.tflite"):
         check_inference(ChosenModel(model, inference="argmax"))
     pytest.importorskip("gradio")
-    from keras_attention_apps.captioner.web import CaptionService
+    from keras_attention_apps.captioner.web import CaptionPage
 
     with pytest.raises(UserError, match="--inference needs a model with hard"):
-        CaptionService(WebConfig(ChosenModel("flickr8k-coco-soft", inference="argmax")))
+        CaptionPage(WebConfig(ChosenModel("flickr8k-coco-soft", inference="argmax")))
 
 
 def test_a_folder_without_images_is_an_error(model_folder, tmp_path, capsys):
