@@ -231,7 +231,8 @@ def _one_image(models):
                 visible=bool(models.config.compare),
             )
             with gr.Accordion("Options", open=False):
-                n_best = gr.Slider(1, 5, value=3, step=1, label="Captions in the list")
+                label = "Captions in the list"
+                n_best = gr.Slider(1, 5, value=3, step=1, precision=0, label=label)
                 options = beam_options(models.defaults, PENALTIES)
 
     results = [result, best]

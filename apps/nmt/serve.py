@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import lxml.html  # noqa: F401
 import pydantic
 from fastapi import Request
-from keras_attention_apps.common.errors import UserError, printable
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.models import (
     CONFIG,
@@ -19,7 +19,7 @@ from keras_attention_apps.common.models import (
     read_sealed,
 )
 from keras_attention_apps.common.web import rest
-from keras_attention_apps.common.web.guard import Refusal
+from keras_attention_apps.common.web.guard import Refusal, received
 from keras_attention_apps.nmt.config import PRESETS
 from keras_attention_apps.nmt.markup import fitting_parts, translate_html
 from keras_attention_apps.nmt.text import split_sentences
@@ -288,7 +288,7 @@ class Routes:
                 raise Refusal(
                     400,
                     f"{name}: expected one of {', '.join(known)}. Received: "
-                    f"{printable(repr(code))[:80]}",
+                    f"{received(code)}",
                 )
         sources, detected = [body.source] * len(texts), None
         if body.source == AUTO:

@@ -176,9 +176,8 @@ def _one_sentence(models):
                 visible=bool(models.others),
             )
             with gr.Accordion("Options", open=False):
-                n_best = gr.Slider(
-                    1, 5, value=3, step=1, label="Translations in the list"
-                )
+                label = "Translations in the list"
+                n_best = gr.Slider(1, 5, value=3, step=1, precision=0, label=label)
                 options = beam_options(models.defaults, PENALTIES)
 
     translating = event(

@@ -8,7 +8,6 @@ import json
 import re
 
 import pytest
-from keras_attention_apps.captioner.config import WebConfig
 from web_pages import (
     SAMPLE,
     check_keyboard,
@@ -339,16 +338,3 @@ def test_the_documented_handler_captions():
     broken = client.post("/caption", content=b"text")
     assert broken.status_code == 422 and "expected an image" in broken.json()["detail"]
     assert client.post("/caption", content=bytes(20_000_001)).status_code == 413
-
-
-def test_every_value_of_a_client_is_checked():
-    web = pytest.importorskip("keras_attention_apps.captioner.web")
-    from keras_attention_apps.common.errors import UserError
-    from keras_attention_apps.common.web.page import checked_values
-
-    functions = [x for x in web.build(WebConfig()).fns.values() if x.fn and x.inputs]
-    for function in functions:
-        # No component takes an object that is no upload.
-        with pytest.raises(UserError, match=r"expected .* Received: an object"):
-            checked_values(function, [{}] * len(function.inputs), "/")
-    assert len(functions) > 5

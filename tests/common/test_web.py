@@ -21,6 +21,7 @@ from keras_attention_apps.common.web.guard import HEADERS, Guard, notice, read_p
 from keras_attention_apps.common.web.markup import words
 from keras_attention_apps.common.web.server import is_local
 from keras_attention_apps.nmt.main import main
+from servers import until
 
 
 def test_words_are_radio_buttons_and_their_texts_are_escaped():
@@ -163,21 +164,13 @@ def test_old_files_and_empty_folders_are_removed(tmp_path):
     assert left == {"old", "both", "both/new.png", "new"}
 
 
-@pytest.mark.browser
 def test_uploads_are_removed_while_the_page_is_served(monkeypatch):
-    pytest.importorskip("gradio")
-    from keras_attention_apps.common.web.page import page_folder
-
     monkeypatch.setattr(guards, "UPLOAD_INTERVAL", 0.01)
     monkeypatch.setattr(guards, "UPLOAD_AGE", -1)
-    with page_folder("test") as folder:
+    with guards.upload_folder("test") as folder:
         path = folder / "image.png"
         path.write_text("content")
-        deadline = time.monotonic() + 60
-        while path.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-        assert not path.exists()
+        until(lambda: not path.exists())
     assert not folder.exists()
 
 

@@ -4,6 +4,7 @@ The page has the components, events and endpoints of both programs, without a mo
 """
 
 import contextlib
+import importlib
 import json
 import logging
 import os
@@ -79,7 +80,7 @@ def client_of(read):
     testclient = pytest.importorskip("fastapi.testclient")
     from keras_attention_apps.common.web import page
 
-    with page.page_folder("test") as folder:
+    with guard.upload_folder("test") as folder:
         application = page.application_of(build(read), ServerConfig(), folder)
         address = "http://127.0.0.1"
         with testclient.TestClient(application, base_url=address) as http:
@@ -143,13 +144,13 @@ def test_an_upload_is_read_until_it_is_removed(client):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ((None, None, 5, 1.0), "Number of results: expected a whole number .*null"),
-        ((None, 2.5, 5, 1.0), "Number of results: expected a whole number .*2.5"),
-        ((None, True, 5, 1.0), "Number of results: expected a whole number .*true"),
-        ((None, 1, 21, 1.0), "Beam width: expected a whole number from 1 to 20.*21"),
-        ((None, 1, 5, "x"), "Length penalty: expected a number from 0 to 10.*x"),
+        ((None, None, 5, 1.0), "Number of results: input should be .* number.*None"),
+        ((None, 2.5, 5, 1.0), "Number of results: input should be .* of 1.*2.5"),
+        ((None, True, 5, 1.0), "Number of results: input should be .* number.*True"),
+        ((None, 1, 21, 1.0), "Beam width: input should be .* equal to 20.*21"),
+        ((None, 1, 5, "x"), "Length penalty: input should be a valid number.*x"),
         ((3, 1, 5, 1.0), "expected an uploaded file.*3"),
-        (({"path": {"path": "/"}}, 1, 5, 1.0), "expected an uploaded file.*an object"),
+        (({"path": {"path": "/"}}, 1, 5, 1.0), "expected an uploaded file.*{'path': {"),
         (([], 1, 5, 1.0), "expected one uploaded file.*0"),
         ((None, 1, 5), "expected 4 values.*3"),
         ((None, 1, 5, 1.0, 1), "expected 4 values.*5"),
@@ -160,8 +161,28 @@ def test_a_wrong_value_is_answered_with_the_reason(client, capfd, values, reason
 
     assert "event: error" in answer
     assert re.search(reason, answer)
-    assert "expected one of [1, 3, 5, 10]" in client.trigger(0, None, 4, 1.0)
+    event = client.trigger(0, None, 4, 1.0)
+    assert "Beam width: input should be 1, 3, 5 or 10. Received: 4" in event
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["captioner", "nmt"])
+def test_every_value_of_a_client_is_checked(program):
+    pytest.importorskip("gradio")
+    from keras_attention_apps.common.errors import UserError
+    from keras_attention_apps.common.web.page import checked_values
+
+    web, config = (
+        importlib.import_module(f"keras_attention_apps.{program}.{x}")
+        for x in ("web", "config")
+    )
+    page = web.build(config.WebConfig())
+    functions = [x for x in page.fns.values() if x.fn and x.inputs]
+    for function in functions:
+        # No component takes an object that is no upload.
+        with pytest.raises(UserError, match=r"(expected|input should) .* Received: {}"):
+            checked_values(function, [{}] * len(function.inputs), "/")
+    assert len(functions) > 5
 
 
 @pytest.mark.parametrize(

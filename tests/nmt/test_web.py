@@ -1,7 +1,6 @@
 """The page of the translator in a browser, and its endpoint."""
 
 import pytest
-from keras_attention_apps.nmt.config import WebConfig
 from web_pages import (
     check_keyboard,
     is_within,
@@ -247,16 +246,3 @@ def test_clients_translate(address):
 
     assert best["words"][:2] == ["Ein", "Hund"]
     assert best["source_words"] == ["A", "dog", "runs."]
-
-
-def test_every_value_of_a_client_is_checked():
-    web = pytest.importorskip("keras_attention_apps.nmt.web")
-    from keras_attention_apps.common.errors import UserError
-    from keras_attention_apps.common.web.page import checked_values
-
-    functions = [x for x in web.build(WebConfig()).fns.values() if x.fn and x.inputs]
-    for function in functions:
-        # No component takes an object that is no upload.
-        with pytest.raises(UserError, match=r"expected .* Received: an object"):
-            checked_values(function, [{}] * len(function.inputs), "/")
-    assert len(functions) > 5

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.files import expanded, opened
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
@@ -37,9 +38,9 @@ _FLAGS = (
 
 @contextlib.contextmanager
 def upload_folder(program):
-    """Yield a temporary folder for uploads, from which a thread removes old ones."""
+    """Yield a temporary folder for Gradio's uploads; a thread removes old ones."""
     with tempfile.TemporaryDirectory(prefix=f"{program}-web-") as folder:
-        folder = os.path.realpath(folder)
+        folder = os.environ["GRADIO_TEMP_DIR"] = os.path.realpath(folder)
         ended = threading.Event()
 
         def remove():
@@ -272,6 +273,18 @@ class Guard:
                     with contextlib.suppress(OSError):
                         self._bytes_on_disk += Path(root, name).stat().st_size
         return self._bytes_on_disk > MAX_ON_DISK
+
+
+def fault(error):
+    """Return the first error of a `pydantic.ValidationError`, and what it received."""
+    first = error.errors(include_url=False)[0]
+    message = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    return f"{message}. Received: {received(first['input'])}"
+
+
+def received(value):
+    """Return a value of a client in at most 80 characters, for an error."""
+    return "a file" if isinstance(value, UploadFile) else printable(repr(value))[:80]
 
 
 class Refusal(Exception):

@@ -6,15 +6,14 @@ Importing this module takes seconds, and fails without Gradio.
 import abc
 import asyncio
 import concurrent.futures
-import contextlib
 import functools
 import html
 import inspect
-import json
 import logging
 import os
 import threading
 from pathlib import Path
+from typing import Annotated, Literal
 
 # Gradio reports its use unless this is set before it is imported.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -22,15 +21,17 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 import fastapi
 import gradio as gr
+import pydantic
 from gradio.data_classes import ImageData, ListFiles
 from gradio.route_utils import FnIndexInferError
-from gradio.utils import get_upload_folder
 from keras_attention_apps.common.errors import UserError, printable, reason
 from keras_attention_apps.common.web.guard import (
     MEGABYTE,
     Guard,
+    fault,
     notice,
     read_password,
+    received,
     upload_folder,
     upload_path,
 )
@@ -57,29 +58,14 @@ def serve(program, build, config):
     Uploads are written to a temporary folder, which is removed at the end.
     """
     password = read_password(config.password_file)
-    with listening(config) as listener, page_folder(program) as folder:
+    with listening(config) as listener, upload_folder(program) as folder:
         application = application_of(build(), config, folder, password)
         run(program, application, config.host, listener, notice(password))
 
 
-@contextlib.contextmanager
-def page_folder(program):
-    """Yield the folder of uploads, which Gradio uses in the context."""
-    with upload_folder(program) as folder:
-        before = os.environ.get("GRADIO_TEMP_DIR")
-        os.environ["GRADIO_TEMP_DIR"] = str(folder)
-        try:
-            yield folder
-        finally:
-            if before is None:
-                del os.environ["GRADIO_TEMP_DIR"]
-            else:
-                os.environ["GRADIO_TEMP_DIR"] = before
-
-
 def application_of(page, config, folder, password=None):
     """Return the ASGI application of a page, with its limits."""
-    check_calls(page)
+    check_calls(page, folder)
     page.queue(
         max_size=config.max_queue, default_concurrency_limit=MAX_EVENTS, api_open=False
     )
@@ -155,6 +141,8 @@ async def _in_daemon(function, *args):
     def work():
         try:
             future.set_result(function(*args))
+        except UserError as error:
+            future.set_exception(gr.Error(str(error), print_exception=False))
         except BaseException as error:
             future.set_exception(error)
 
@@ -196,13 +184,13 @@ ImageUpload = functools.partial(
 )
 
 
-def check_calls(page):
+def check_calls(page, folder):
     """Check what clients send to any event or endpoint of a page."""
     preprocess = page.preprocess_data
 
     async def preprocess_checked(function, values, *args, **options):
         try:
-            values = checked_values(function, values, get_upload_folder())
+            values = checked_values(function, values, str(folder))
         except UserError as error:
             raise gr.Error(str(error), print_exception=False) from error
         return await preprocess(function, values, *args, **options)
@@ -229,45 +217,23 @@ def _checked(component, value, folder):
         return None
     if isinstance(component, (gr.Image, gr.File)):
         return _checked_upload(component, value, folder)
-    expected, accepted = _accepted(component, value)
-    if not accepted:
-        raise UserError(
-            f"{component.label or 'text'}: expected {expected}. Received: "
-            f"{_described(value)}"
+    try:
+        return pydantic.TypeAdapter(_type_of(component)).validate_python(
+            value, strict=True
         )
-    return accepted[0]
+    except pydantic.ValidationError as error:
+        raise UserError(f"{component.label or 'text'}: {fault(error)}") from None
 
 
-def _accepted(component, value):
-    """Return what a component takes, in words, and a list of the value if it is that.
-
-    The value has the type of the component: 3 for 3.0 if it takes whole numbers.
-    """
-    # A boolean is an integer in Python.
-    is_boolean = isinstance(value, bool)
+def _type_of(component):
+    """Return the type of the values of a component, for pydantic."""
+    if isinstance(component, gr.Dropdown):
+        return Literal[tuple(choice for _, choice in component.choices)]
     if isinstance(component, (gr.Number, gr.Slider)):
-        is_slider = isinstance(component, gr.Slider)
-        is_whole = component.step == 1 if is_slider else component.precision == 0
-        low, high = component.minimum, component.maximum
-        fits = isinstance(value, int | float) and not is_boolean
-        fits = fits and low <= value <= high and not (is_whole and value % 1)
-        kind = "a whole number" if is_whole else "a number"
-        found = [int(value) if is_whole else value] if fits else []
-        return f"{kind} from {low} to {high}", found
-    if isinstance(component, (gr.Dropdown, gr.Radio)):
-        choices = [choice for _, choice in component.choices]
-        if isinstance(component, gr.Radio):
-            choices.append(None)
-        found = [] if is_boolean else [x for x in choices if x == value]
-        return f"one of {json.dumps(choices)}", found
-    for kind, expected, types in (
-        (gr.Checkbox, "true or false", bool),
-        (gr.Textbox, "a text", str),
-        (gr.HTML, "a text or null", str | None),
-    ):
-        if isinstance(component, kind):
-            return expected, [value] if isinstance(value, types) else []
-    raise TypeError(f"no check of the values of {type(component).__name__}")
+        step = 1 if component.precision == 0 else None
+        limits = {"ge": component.minimum, "le": component.maximum}
+        return Annotated[float, pydantic.Field(multiple_of=step, **limits)]
+    return {gr.Checkbox: bool, gr.Textbox: str, gr.HTML: str | None}[type(component)]
 
 
 def _checked_upload(component, value, folder):
@@ -283,18 +249,10 @@ def _checked_upload(component, value, folder):
         path = file.get("path") if isinstance(file, dict) else None
         if not isinstance(path, str):
             expected = 'an uploaded file, {"path": ...}'
-            raise UserError(f"expected {expected}. Received: {_described(file)}")
+            raise UserError(f"expected {expected}. Received: {received(file)}")
         path = upload_path(path, folder)
         checked.append({"path": path, "meta": {"_type": "gradio.FileData"}})
     return checked if isinstance(value, list) and several else checked[0]
-
-
-def _described(value):
-    """Return a value as JSON, or its type if it is long."""
-    if isinstance(value, (dict, list)):
-        return "an object" if isinstance(value, dict) else "a list"
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 STYLE = Path(__file__).parent / "page.css"
@@ -386,19 +344,11 @@ def endpoint(function, given, defaults, *, name):
     It takes the value of `given`, the number of results, the beam width and the length
     penalty, and returns what JSON can hold.
     """
-
-    @functools.wraps(function)
-    def run(*args):
-        try:
-            return function(*args)
-        except UserError as error:
-            raise gr.Error(str(error), print_exception=False) from error
-
     number = functools.partial(gr.Number, visible=False)
     whole = functools.partial(number, precision=0, minimum=1, maximum=MAX_BEAMS)
     penalty, limits = defaults["length_penalty"], {"minimum": 0, "maximum": 10}
     gr.Button(visible=False).click(
-        in_daemon(run),
+        in_daemon(function),
         [
             given,
             whole(1, label="Number of results"),

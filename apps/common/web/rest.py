@@ -25,7 +25,6 @@ from keras_attention_apps.common.files import expanded, opened
 from keras_attention_apps.common.web import guard
 from keras_attention_apps.common.web.guard import MEGABYTE, Refusal, header
 from keras_attention_apps.common.web.server import for_host, listening, run
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
@@ -425,13 +424,9 @@ def checked(model, values):
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = first["loc"][0] if first["loc"] else "body"
-        received = first["input"]
-        is_file = isinstance(received, UploadFile)
-        received = "a file" if is_file else printable(repr(received))[:80]
         if first["type"] == "missing":
             raise Refusal(400, f"{field} is missing") from None
-        reason = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
-        raise Refusal(400, f"{field}: {reason}. Received: {received}") from None
+        raise Refusal(400, f"{field}: {guard.fault(error)}") from None
 
 
 def described(model, *kinds, **content):
