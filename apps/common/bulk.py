@@ -7,7 +7,6 @@ only file names and line offsets are read before the inference starts.
 
 import codecs
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import importlib
@@ -22,6 +21,7 @@ import sys
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from keras_attention_apps.common.errors import UserError, did_you_mean, listed, reason
@@ -37,7 +37,7 @@ from keras_attention_apps.common.files import (
     to_json,
 )
 from keras_attention_apps.common.hypotheses import check_batch_size
-from keras_attention_apps.common.models import changes_in
+from keras_attention_apps.common.models import Runtimes, changes_in
 from keras_attention_apps.common.options import RuntimeConfig
 from keras_attention_apps.common.output import progress_bar
 
@@ -72,8 +72,9 @@ class ModelBatch:
         UserError: If the model cannot be loaded, or the options contradict one another.
     """
 
-    runtimes = None
-    fields = map_fields = None
+    runtimes: Runtimes
+    fields: ClassVar[dict]
+    map_fields: ClassVar[dict]
 
     def __init__(
         self,
@@ -169,7 +170,8 @@ def details(result, columns):
 
 def _column(rows, name, kind):
     """Return a column as an array; a missing value is `None`, NaN, or an empty list."""
-    empty = [] if isinstance(kind, list) else {float: np.nan, bool: False}.get(kind)
+    is_list, others = isinstance(kind, list), {float: np.nan, bool: False}
+    empty: Any = [] if is_list else others.get(kind)
     column = np.empty(len(rows), kind if kind in (float, bool) else object)
     for i, row in enumerate(rows):
         column[i] = row.get(name, empty)
@@ -284,12 +286,11 @@ def _resources(ray, config, arguments):
 
 def check_options(config, excluded):
     """Raise a `UserError` for options that `--engine ray` does not support."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name in excluded and value != field.default:
+    for name in excluded:
+        if (value := getattr(config, name)) != getattr(type(config), name):
+            option = name.replace("_", "-")
             raise UserError(
-                f"--{field.name.replace('_', '-')} cannot be used with --engine ray. "
-                f"Received: {value}"
+                f"--{option} cannot be used with --engine ray. Received: {value}"
             )
     if config.output is None:
         raise UserError(
@@ -502,7 +503,8 @@ def _starts(filesystem, path):
 
 def _lines(number, start, *, filesystem, path, finished):
     """Return a table of the lines from an offset on."""
-    ids, lines = [], []
+    ids: list[str] = []
+    lines: list[bytes] = []
     with _buffered(filesystem, path) as file:
         file.seek(start)
         for line in itertools.islice(file, BLOCK):

@@ -75,7 +75,8 @@ def run(program, main):
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, io.UnsupportedOperation):
+        # A stream in memory has no encoding.
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
         with _ending_by_exception():
@@ -260,5 +261,5 @@ def _purpose(options, presets):
 
 def _paragraphs(options):
     """Return the docstring of a dataclass with each paragraph on one line."""
-    paragraphs = inspect.getdoc(options).split("\n\n")
+    paragraphs = inspect.cleandoc(options.__doc__).split("\n\n")
     return "\n\n".join(" ".join(text.split()) for text in paragraphs)

@@ -100,8 +100,9 @@ def joined_hosts(addresses, index):
     options = _options(addresses, index)
     import jax
 
-    if jax.config.jax_cpu_collectives_implementation is None:
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    collectives = "jax_cpu_collectives_implementation"
+    if getattr(jax.config, collectives) is None:
+        jax.config.update(collectives, "gloo")
     try:
         jax.distributed.initialize(
             **options,
@@ -252,8 +253,8 @@ def _mean_over_replicas(gradients):
     replica = _replica()
     if replica is not None:
         dense = replica.all_reduce("MEAN", dense)
-    dense = iter(dense)
-    return [None if x is None else next(dense) for x in gradients]
+    averaged = iter(dense)
+    return [None if x is None else next(averaged) for x in gradients]
 
 
 def _replica():

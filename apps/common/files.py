@@ -231,9 +231,9 @@ class ArchiveMember(tarfile.TarInfo):
     def fromtarfile(cls, archive):
         try:
             return super().fromtarfile(archive)
-        except tarfile.EOFHeaderError:
-            raise
         except tarfile.HeaderError as error:
+            if type(error).__name__ == "EOFHeaderError":
+                raise
             raise tarfile.ReadError(f"damaged archive: {error}") from error
 
 

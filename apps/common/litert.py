@@ -26,6 +26,7 @@ from keras_attention_apps.common.files import (
 from keras_attention_apps.common.hypotheses import Described, hypotheses
 from keras_attention_apps.common.models import find_litert, loading
 from keras_attention_apps.common.options import Natural, from_json
+from keras_attention_apps.common.text import StoredTokenizer
 
 # Version of the metadata; files of a later one are refused.
 VERSION = 1
@@ -141,7 +142,7 @@ class Runtime:
             ) from error
         self._sequential = None
         self._lock = threading.Lock()
-        self._idle = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue = queue.SimpleQueue()
 
     def __call__(self, signature, **inputs):
         """Run a signature with all threads; returns a dict of arrays."""
@@ -185,7 +186,11 @@ class LiteTask(Described):
     the search and of the model.
     """
 
-    metadata_type = None
+    noun: str
+    presets: Path
+    tokenizer_type: type[StoredTokenizer]
+    search_type: type
+    metadata_type: type
     extra_ids = 0
 
     def __init__(self, path, *, threads=None):
@@ -243,7 +248,7 @@ class LiteTask(Described):
 
     def in_parallel(self, function, items):
         """Yield pairs of an item and its result, in order, from several threads."""
-        pending = collections.deque()
+        pending: collections.deque = collections.deque()
         pool = ThreadPoolExecutor(self.runtime.threads)
         try:
             for item in items:

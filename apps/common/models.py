@@ -491,7 +491,7 @@ class Turns:
     """
 
     def __init__(self):
-        self._waiting = collections.deque()
+        self._waiting: collections.deque = collections.deque()
         self._lock = threading.Lock()
 
     def __enter__(self):

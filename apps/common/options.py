@@ -69,22 +69,21 @@ LengthPenalty = Annotated[float, Range(0, 10)]
 def check_ranges(config):
     """Raise a `UserError` if an option of a dataclass is out of its range."""
     hints = typing.get_type_hints(type(config), include_extras=True)
-    for field in dataclasses.fields(config):
-        name, value = field.name, getattr(config, field.name)
+    for name, value in vars(config).items():
         if dataclasses.is_dataclass(value):
             check_ranges(value)
         for allowed in _ranges(hints[name]):
             for number in value if isinstance(value, (list, tuple)) else (value,):
-                _check_range(name, number, allowed)
-
-
-def _check_range(name, value, allowed):
-    if value is None:
-        return
-    if value != value or value in (math.inf, -math.inf):
-        raise UserError(f"{name} must be a finite number. Received: {value}")
-    if not allowed.least <= value <= allowed.most:
-        raise UserError(f"{name} must be {allowed}. Received: {value!s:.60}")
+                if number is None:
+                    continue
+                if number != number or abs(number) == math.inf:
+                    raise UserError(
+                        f"{name} must be a finite number. Received: {number}"
+                    )
+                if not allowed.least <= number <= allowed.most:
+                    raise UserError(
+                        f"{name} must be {allowed}. Received: {number!s:.60}"
+                    )
 
 
 def from_json(kind, options):
@@ -164,8 +163,7 @@ def replaced(model, changes, runtime_options):
         if value is None:
             continue
         # A scalar of NumPy, which is not imported here: commands start faster without.
-        value = value.item() if hasattr(value, "item") else value
-        given[name] = value
+        given[name] = value = value.item() if hasattr(value, "item") else value
         if name not in runtime_options and value != getattr(model, name):
             raise UserError(
                 f"the weights fix {name}={getattr(model, name)!r}. "
@@ -180,11 +178,10 @@ def with_defaults(config, defaults, few=None):
     `few` describes the examples of a preset that learns gently from them; the defaults
     are then printed.
     """
-    names = [field.name for field in dataclasses.fields(config)]
     missing = {
         name: value
         for name, value in defaults.items()
-        if name in names and getattr(config, name) is None
+        if vars(config).get(name, name) is None
     }
     if few:
         values = ", ".join(f"{name} {value}" for name, value in missing.items())
@@ -192,9 +189,10 @@ def with_defaults(config, defaults, few=None):
     return dataclasses.replace(config, **missing)
 
 
+T = TypeVar("T")
 # Marks an option that --help leaves out, and --help-all shows.
 RARE = object()
-Rare = Annotated[TypeVar("T"), RARE]
+Rare = Annotated[T, RARE]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,13 +223,12 @@ class SearchOptions:
     @property
     def given(self):
         """Dict of the options that were given."""
-        options = dataclasses.asdict(self)
-        return {name: value for name, value in options.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
     def complete(self):
         """Dict of all options: those that were given, and the defaults of the rest."""
-        search = {**dataclasses.asdict(self), **self.defaults, **self.given}
+        search = {**vars(self), **self.defaults, **self.given}
         beam_size, groups = search["beam_size"], search["beam_groups"]
         if groups < 1 or beam_size % groups:
             raise UserError(
@@ -242,7 +239,7 @@ class SearchOptions:
 
 Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 ModelName = Annotated[str, tyro.conf.arg(name="model", aliases=["--preset"])]
-Flags = tyro.conf.OmitArgPrefixes
+Flags = tyro.conf.OmitArgPrefixes[T]
 
 
 def parsed(commands, argv, read_config, **program):
@@ -256,10 +253,9 @@ def parsed(commands, argv, read_config, **program):
 
     def parse(commands):
         program["config"] = (tyro.conf.DisallowNone,)
-        shown = contextlib.nullcontext()
-        if not {"-h", "--help"}.isdisjoint(arguments):
-            shown = _shown_options(commands, everything="--help-all" in argv)
-        with shown:
+        with contextlib.ExitStack() as stack:
+            if not {"-h", "--help"}.isdisjoint(arguments):
+                stack.enter_context(_shown_options(commands, "--help-all" in argv))
             config = _expanded(tyro.cli(commands, args=arguments, **program))
         check_ranges(config)
         _check_effects(config)
@@ -320,10 +316,7 @@ def _dataclasses(hint):
 _SEARCH_NEEDS = {
     "diversity_penalty": ("--beam-groups", lambda x: x.beam_groups not in (None, 1))
 }
-
-_RUNTIME_NEEDS = {
-    "threads": ("the runtime litert", lambda config: config.runtime != "keras"),
-}
+_RUNTIME_NEEDS = {"threads": ("the runtime litert", lambda x: x.runtime != "keras")}
 
 
 def check_needs(config, needs, prefix="", defaults=()):
@@ -332,11 +325,11 @@ def check_needs(config, needs, prefix="", defaults=()):
     An option with its default counts as not given.
     """
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        expected, is_satisfied = needs.get(field.name, (None, None))
-        is_default = value in (field.default, dict(defaults).get(field.name))
-        if expected and not is_default and not is_satisfied(config):
-            flag = f"--{prefix}{field.name.replace('_', '-')}"
+        name, value = field.name, getattr(config, field.name)
+        expected, is_satisfied = needs.get(name, (None, lambda config: True))
+        is_default = value in (field.default, dict(defaults).get(name))
+        if not is_default and not is_satisfied(config):
+            flag = f"--{prefix}{name.replace('_', '-')}"
             raise UserError(f"{flag} needs {expected}. Received: {value!r}")
 
 
@@ -359,9 +352,8 @@ def _expanded(value):
         return expanded(value)
     if isinstance(value, tuple):
         return tuple(map(_expanded, value))
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
-        paths = {name: _expanded(getattr(value, name)) for name in names}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        paths = {name: _expanded(x) for name, x in vars(value).items()}
         return dataclasses.replace(value, **paths)
     return value
 
@@ -483,10 +475,9 @@ class BulkConfig:
 
     def check_local(self):
         """Raise a `UserError` if an option needs `--engine ray`."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if self.engine == "local" and value != field.default:
-                option = field.name.replace("_", "-")
+        for name, value in vars(self).items():
+            if value != getattr(BulkConfig, name):
+                option = name.replace("_", "-")
                 raise UserError(f"--{option} needs --engine ray. Received: {value!r}")
 
 

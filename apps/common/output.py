@@ -4,8 +4,10 @@ import contextlib
 import contextvars
 import csv
 import functools
+import importlib.machinery
 import importlib.util
 import sys
+import types
 import warnings
 from pathlib import Path
 
@@ -91,10 +93,11 @@ def plots():
     It is loaded without its package, which would import Keras and take seconds.
     """
     package = importlib.util.find_spec("keras_attention")
-    path = Path(package.submodule_search_locations[0], "plots.py")
-    spec = importlib.util.spec_from_file_location("keras_attention_plots", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    assert package and package.origin
+    path = str(Path(package.origin).with_name("plots.py"))
+    loader = importlib.machinery.SourceFileLoader("keras_attention_plots", path)
+    module = types.ModuleType(loader.name)
+    loader.exec_module(module)
     return module
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from pathlib import Path
 from typing import Any, Self
 
 import keras
@@ -25,6 +26,7 @@ from keras_attention_apps.common.network.weights import (
     save_model,
 )
 from keras_attention_apps.common.options import replaced
+from keras_attention_apps.common.text import StoredTokenizer
 
 # Maximum number of cached searches; a long-running process may need many.
 MAX_SEARCHES = 32
@@ -41,8 +43,13 @@ class Task(Described):
     """
 
     ensemble_type = Ensemble
-    noun = program = presets = config_type = search_type = tokenizer_type = None
-    runtime_options = ()
+    noun: str
+    program: str
+    presets: Path
+    config_type: type
+    search_type: type
+    tokenizer_type: type[StoredTokenizer]
+    runtime_options: tuple[str, ...] = ()
 
     def __init__(self, config, tokenizer, network, *, jit_compile=False):
         self.config = config
@@ -246,11 +253,11 @@ def average_models(folders, load):
     """
     if not folders:
         raise UserError("expected at least one folder of a model. Received: none")
-    first, sums = None, None
+    first = load(folders[0])
+    sums: list = [0.0] * len(first.network.weights)
     for folder in folders:
-        model = load(folder)
+        model = first if folder is folders[0] else load(folder)
         model.check_single("an average")
-        first = first or model
         for name, value in model.identity.items():
             expected = first.identity[name]
             if value != expected:
@@ -259,7 +266,7 @@ def average_models(folders, load):
                     f"{expected!r}"
                 )
         weights = [np.asarray(x, "float64") for x in model.network.get_weights()]
-        sums = weights if sums is None else list(map(np.add, sums, weights))
+        sums = list(map(np.add, sums, weights))
     means = [total / len(folders) for total in sums]
     # It is that of the weights of the first model.
     first.calibration = None

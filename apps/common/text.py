@@ -87,7 +87,7 @@ class StoredTokenizer:
     Subclasses set `file_name` and implement `files` and `from_files`.
     """
 
-    file_name = None
+    file_name: str
 
     @classmethod
     def from_files(cls, files):

@@ -38,12 +38,12 @@ def names_of(data):
     >>> names_of([Path("a/flickr8k"), Path("b/coco"), Path("c/coco")])
     ['flickr8k', 'coco', 'coco-2']
     """
-    counts, names = collections.Counter(), []
-    for path in data:
-        counts[path.name] += 1
-        number = counts[path.name]
-        names.append(path.name if number == 1 else f"{path.name}-{number}")
-    return names
+    names = [path.name for path in data]
+    numbers = [names[: place + 1].count(name) for place, name in enumerate(names)]
+    return [
+        name if number == 1 else f"{name}-{number}"
+        for name, number in zip(names, numbers, strict=True)
+    ]
 
 
 class Mixture:
