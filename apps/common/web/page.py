@@ -66,6 +66,8 @@ def serve(program, build, config):
 def application_of(page, config, folder, password=None):
     """Return the ASGI application of a page, with its limits."""
     check_calls(page, folder)
+    # Gradio makes a folder of its own there.
+    gr.routes.DEFAULT_TEMP_DIR = str(folder)
     page.queue(
         max_size=config.max_queue, default_concurrency_limit=MAX_EVENTS, api_open=False
     )

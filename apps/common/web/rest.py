@@ -374,9 +374,6 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for connection in accepted:
             await loop.connect_accepted_socket(self._protocol, connection)
-        for connection in self.server_state.connections:
-            # Its first request is on the way.
-            connection.keeps_open = connection.cycle is None
         await super().shutdown(sockets)
 
     def _protocol(self):

@@ -10,6 +10,7 @@ import logging
 import socket
 import sys
 import time
+from typing import Any
 
 import uvicorn
 from keras_attention_apps.common.errors import UserError
@@ -96,12 +97,12 @@ def for_host(application, host):
 class Connection(H11Protocol):
     """A connection that is closed if it is idle, or if there are too many.
 
-    The server has no time limit for the headers of a request. A connection that
-    `keeps_open` stays open when the server ends, until its first request is answered or
+    The server has no time limit for the headers of a request. When it ends, a
+    connection without a request stays open until its first one is answered, or
     `FIRST_SECONDS` are over.
     """
 
-    keeps_open = False
+    _is_ending = False
 
     def connection_made(self, transport):
         super().connection_made(transport)
@@ -119,8 +120,8 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def shutdown(self):
-        if self.keeps_open:
-            self.keeps_open = False
+        if self.cycle is None and not self._is_ending:
+            self._is_ending = True
             self.loop.call_later(FIRST_SECONDS, self.shutdown)
         elif not self.transport.is_closing():
             super().shutdown()
@@ -134,8 +135,8 @@ class Connection(H11Protocol):
 
     def _close_another(self):
         """Close an idle connection, or else the oldest one."""
-        others = [x for x in self.connections if not x.transport.is_closing()]
-        others = [x for x in others if x is not self]
+        others: list[Any] = [x for x in self.connections if x is not self]
+        others = [x for x in others if not x.transport.is_closing()]
         if others:
             found = min(others, key=lambda one: (one._is_busy(), one._opened))
             found.transport.abort()
