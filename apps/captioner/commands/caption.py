@@ -7,7 +7,7 @@ import os
 import sys
 
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
-from keras_attention_apps.captioner.config import CaptionSearchOptions
+from keras_attention_apps.captioner.config import CAPTION_NEEDS, CaptionSearchOptions
 from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
@@ -27,6 +27,7 @@ from keras_attention_apps.common.files import (
 )
 from keras_attention_apps.common.hypotheses import DIGITS, check_n_best
 from keras_attention_apps.common.models import changes_in
+from keras_attention_apps.common.options import check_needs
 from keras_attention_apps.common.output import (
     DELIMITERS,
     JSON_LINES,
@@ -51,6 +52,10 @@ def caption(config):
     The exit code is 2 if an image or a folder could not be read.
     """
     _check_options(config)
+    if config.format == "html":
+        from keras_attention_apps.captioner.pages import complete_page
+
+        return complete_page(config)
     if config.bulk.engine == "ray":
         from keras_attention_apps.captioner.bulk import caption_bulk
 
@@ -113,12 +118,13 @@ def _check_options(config):
     """Raise a `UserError` for options that do not fit together."""
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
+    check_needs(config, CAPTION_NEEDS)
     if config.model.inference:
         check_inference(config.model)
     if config.bulk.engine == "ray":
         return
     config.bulk.check_local()
-    if config.output:
+    if config.output and config.format != "html":
         _check_output(config)
 
 
