@@ -342,7 +342,34 @@ class ChosenModel:
         return {name: value for name in names if (value := getattr(self, name))}
 
 
+@dataclasses.dataclass(frozen=True)
+class MetadataConfig:
+    """Captions inside of JPEG, PNG, WebP and TIFF files."""
+
+    #: Write a copy of each image into this folder, with the caption in its metadata:
+    #: the XMP description, and IPTC's alternative text (AltTextAccessibility). The
+    #: pixels stay as they are, and so do texts that are there. Copies that are there
+    #: stay, too. Needs the package exiv2.
+    write_metadata: Path | None = None
+    #: Write the captions into the images themselves. A new file replaces the image when
+    #: it is complete.
+    metadata_in_place: bool = False
+    #: Replace descriptions and alternative texts that are there.
+    overwrite_metadata: Rare[bool] = False
+    #: Also write captions of which the model is unsure.
+    unsure_metadata: Rare[bool] = False
+
+    @property
+    def writes(self):
+        """Whether metadata are written."""
+        return self.metadata_in_place or self.write_metadata is not None
+
+
 CAPTION_NEEDS = {"site": ("--format html", lambda config: config.format == "html")}
+METADATA_NEEDS = dict.fromkeys(
+    ("overwrite_metadata", "unsure_metadata"),
+    ("--write-metadata or --metadata-in-place", lambda config: config.writes),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -390,6 +417,7 @@ class CaptionConfig:
     #: image has the caption null and the mean_log_probability of its best caption. To
     #: choose it, see the CIDEr of the most probable captions in captioner evaluate.
     min_score: LogProbability | None = None
+    metadata: Flags[MetadataConfig] = MetadataConfig()
     #: Number of captions per image, each printed as: path, tab, score, tab, caption; in
     #: JSON they are a list; in a table, rows, with a column score.
     n_best: Positive = 1

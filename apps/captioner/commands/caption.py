@@ -7,7 +7,11 @@ import os
 import sys
 
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
-from keras_attention_apps.captioner.config import CAPTION_NEEDS, CaptionSearchOptions
+from keras_attention_apps.captioner.config import (
+    CAPTION_NEEDS,
+    METADATA_NEEDS,
+    CaptionSearchOptions,
+)
 from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
@@ -63,7 +67,7 @@ def caption(config):
     paths, failures = _find(config.images)
     chosen, beam = config.model, config.search.given
     several = len(paths) > 1 or paths != list(config.images)
-    overlays = _check_outputs(config, paths)
+    overlays, metadata = _check_outputs(config, paths)
     captioner = RUNTIMES.load(
         chosen.name,
         config.runtime,
@@ -84,6 +88,7 @@ def caption(config):
                 Records(_records(config), chosen.name, options)
             )
             missing = {path for path, x in overlays.items() if not x.exists()}
+            missing |= metadata.missing if metadata else set()
             paths = [x for x in paths if x not in records or x in missing]
             bar = progress_bar(total=len(paths), unit="image")
             progress = stack.enter_context(bar)
@@ -99,7 +104,7 @@ def caption(config):
             unreadable += isinstance(captions, ImageError)
             if not isinstance(captions, ImageError):
                 kept, target = _probable(config, path, captions), overlays.get(path)
-                errors = _write_overlay(config, image, kept, target)
+                errors = _write_files(config, image, path, kept, target, metadata)
             for error in errors:
                 _tell("error", error)
             failures += bool(errors)
@@ -111,6 +116,8 @@ def caption(config):
             progress.update()
     if records:
         _finish(config, everything, len(paths), unreadable)
+    if metadata:
+        note(metadata.summary())
     return 2 if failures else 0
 
 
@@ -119,6 +126,7 @@ def _check_options(config):
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
     check_needs(config, CAPTION_NEEDS)
+    check_needs(config.metadata, METADATA_NEEDS)
     if config.model.inference:
         check_inference(config.model)
     if config.bulk.engine == "ray":
@@ -212,20 +220,27 @@ def _key(path):
 
 
 def _check_outputs(config, paths):
-    """Check the files to write, and return the overlays by images."""
-    if not (config.output or config.overlay):
-        return {}
-    overlays = {}
+    """Check and return the files to write: overlays by images, and metadata."""
+    if not (config.output or config.overlay or config.metadata.writes):
+        return {}, None
+    overlays, metadata = {}, None
     if config.overlay:
         from keras_attention_apps.captioner.overlays import find_overlays
 
         overlays = find_overlays(config.overlay, config.images, paths)
+    if config.metadata.writes:
+        from keras_attention_apps.captioner.image_metadata import MetadataWriter
+
+        metadata = MetadataWriter(config.metadata, config.images, paths)
     inputs = [*paths, *RUNTIMES.files(config.model.name)]
     if config.output:
         Inputs(*inputs).check(config.output, _records(config))
     # The output is read, too, when it is continued.
     Inputs(*inputs, config.output).check(*overlays.values())
-    return overlays
+    if config.metadata.write_metadata:
+        outputs = (*inputs, config.output, *overlays.values())
+        Inputs(*outputs).check(*metadata.targets.values())
+    return overlays, metadata
 
 
 def _options(config, search):
@@ -272,16 +287,24 @@ def _find(given):
     return paths, failures
 
 
-def _write_overlay(config, image, captions, target):
-    """Write the overlay of an image to its `target`; return the list of the errors."""
+def _write_files(config, image, path, captions, target, metadata):
+    """Write the overlay of an image to its `target`, and its metadata.
+
+    Returns the list of the errors.
+    """
+    calls, errors = [], []
     if captions and target:
         from keras_attention_apps.captioner.overlays import write_overlay
 
+        calls.append((write_overlay, image, captions[0], target, config.overlay_words))
+    if metadata:
+        calls.append((metadata.write, path, captions))
+    for write, *arguments in calls:
         try:
-            write_overlay(image, captions[0], target, config.overlay_words)
+            write(*arguments)
         except (UserError, OSError) as error:
-            return [error]
-    return []
+            errors.append(error)
+    return errors
 
 
 def _probable(config, path, captions):
