@@ -3,6 +3,7 @@
 import keras
 from keras import ops, tree
 
+from keras_attention.backends import traces_for_litert
 from keras_attention.sizes import at_least_one
 
 
@@ -72,23 +73,31 @@ def _scan_tensorflow(step, state, inputs):
 
     # This call only finds the structure of the outputs; graph pruning removes it.
     _, template = step(state, read(0))
-    arrays = [
-        tf.TensorArray(x.dtype, size=length, element_shape=x.shape)
-        for x in tree.flatten(template)
-    ]
+    for_litert = traces_for_litert()
+
+    def empty(x):
+        if for_litert:
+            return ops.zeros((length, *ops.shape(x)), x.dtype)
+        return tf.TensorArray(x.dtype, size=length, element_shape=x.shape)
+
+    def write(array, t, x):
+        if for_litert:
+            # The operators of a tensor array there change the shapes of tensors.
+            return ops.slice_update(array, (t, *[0] * len(x.shape)), x[None])
+        return array.write(t, x)
 
     def body(t, state, arrays):
         state, output = step(state, read(t))
         outputs = zip(arrays, tree.flatten(output), strict=True)
-        return t + 1, state, [array.write(t, x) for array, x in outputs]
+        return t + 1, state, [write(array, t, x) for array, x in outputs]
 
     _, state, arrays = tf.while_loop(
         lambda t, *_: t < length,
         body,
-        (0, state, arrays),
+        (0, state, [empty(x) for x in tree.flatten(template)]),
         maximum_iterations=first.shape[0],
     )
-    stacked = [array.stack() for array in arrays]
+    stacked = arrays if for_litert else [array.stack() for array in arrays]
     if not known:
         stacked = [x[:steps] for x in stacked]
         state = tree.map_structure(

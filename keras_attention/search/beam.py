@@ -251,6 +251,9 @@ class Beam:
         log_probs[:, :: self.groups.size] = 0.0
         log_probs = ops.convert_to_tensor(log_probs, dtype="float32")
         zeros = ops.zeros((batch, beam_size), dtype="int32")
+        slots = ops.broadcast_to(
+            ops.arange(beam_size, dtype="int32"), (batch, beam_size)
+        )
         impossible = ops.full((batch, beam_size), IMPOSSIBLE, dtype="float32")
         return {
             "t": ops.zeros((batch,), dtype="int32"),
@@ -259,6 +262,7 @@ class Beam:
             "alive": {
                 "token_ids": ops.full((batch, beam_size), self.start, dtype="int32"),
                 "log_probs": ops.broadcast_to(log_probs, (batch, beam_size)),
+                "parents": slots,
                 "state": self.state,
             },
             "finished": {
@@ -313,21 +317,19 @@ class Beam:
             (_with_state(carry, join_hypotheses),),
             maximum_iterations=self.max_length,
         )
-        return _with_state(carry, self._split)
-
-    def _split(self, state):
-        """Undo `join_hypotheses`."""
-        return split_hypotheses(state, self.beam_size)
+        split = functools.partial(split_hypotheses, size=self.beam_size)
+        return _with_state(carry, split)
 
     def _next(self, carry):
         """Return the carry after one more step.
 
         The state of both is `(B * K, ...)`, as the layers of a step join these axes.
-        LiteRT would copy a cache in order to reshape it.
+        LiteRT would copy a cache in order to reshape it. It is that of the parents: in
+        the copy that a step takes of it, LiteRT can write to caches in place.
         """
         t, alive, coverage = carry["t"], carry["alive"], carry["coverage"]
         log_probs, state, weights = self.step(
-            alive["token_ids"], self._split(alive["state"])
+            alive["token_ids"], take_hypotheses(alive["state"], alive["parents"])
         )
         # The step may return NaN where a hypothesis does not exist or a row is done.
         ignored = ~is_possible(alive["log_probs"]) | carry["done"][:, None]
@@ -352,7 +354,8 @@ class Beam:
             "alive": {
                 "token_ids": next_beam["token_ids"],
                 "log_probs": next_beam["log_probs"],
-                "state": take_hypotheses(state, next_beam["parents"]),
+                "parents": next_beam["parents"],
+                "state": join_hypotheses(state),
             },
             "finished": finished,
             "coverage": take_rows(coverage, next_beam["parents"]),

@@ -12,7 +12,7 @@ from keras_attention.search.top_k import top_k_of_sums
 from keras_attention.sizes import index_range
 
 
-def best_continuations(unnormalized_scores, log_probs, progress=None):
+def best_continuations(unnormalized_scores, log_probs, progress=None, penalty=None):
     """Return the best continuations, `(B, M)`, best first.
 
     M is at most 2 K, so that a full beam remains even if the K best continuations end.
@@ -22,18 +22,28 @@ def best_continuations(unnormalized_scores, log_probs, progress=None):
         log_probs: Log-probabilities of the next token, `(B, K, N)`.
         progress: Result of `Constraint.progress`, or `None`. With progress, the beam is
             divided: see `RequiredPhrases`.
+        penalty: Penalty of each token, `(B, N)`, or `None`. It affects the choice of
+            continuations, not their log-probabilities.
 
     Returns:
-        values: Their scores.
+        values: Their scores, less the penalty.
         parents: Their hypotheses.
         token_ids: Their last tokens.
+        token_log_probs: The log-probabilities of these.
     """
     beam_size, size = log_probs.shape[1:]
+    penalized = log_probs if penalty is None else log_probs - penalty[:, None]
     if progress is not None:
-        totals = unnormalized_scores[..., None] + log_probs
-        return _allocate_by_progress(totals, progress)
-    count = min(2 * beam_size, beam_size * size)
-    return top_k_of_sums(unnormalized_scores, log_probs, count)
+        totals = unnormalized_scores[..., None] + penalized
+        found = _allocate_by_progress(totals, progress)
+    else:
+        count = min(2 * beam_size, beam_size * size)
+        *found, terms = top_k_of_sums(unnormalized_scores, penalized, count)
+        if penalty is None:
+            return *found, terms
+    values, parents, token_ids = found
+    flat = ops.reshape(log_probs, (-1, beam_size * size))
+    return values, parents, token_ids, take_rows(flat, parents * size + token_ids)
 
 
 def _allocate_by_progress(totals, progress):
@@ -90,9 +100,7 @@ def expand(alive, log_probs, unnormalized_scores, *, end, progress=None, penalty
         unnormalized_scores: Scores of the hypotheses before the length penalty,
             `(B, K)`.
         end: The end token.
-        progress: As for `best_continuations`.
-        penalty: Penalty of each token, `(B, N)`, or `None`. It affects the choice of
-            continuations, not their log-probabilities.
+        progress, penalty: As for `best_continuations`.
 
     Returns:
         continuations: Dict of tensors `(B, M)`, best first: `"parents"`, `"token_ids"`,
@@ -101,13 +109,9 @@ def expand(alive, log_probs, unnormalized_scores, *, end, progress=None, penalty
         next_beam: The continuations of the next beam, `(B, K)`.
     """
     beam_size = log_probs.shape[1]
-    penalized = log_probs if penalty is None else log_probs - penalty[:, None]
-    values, parents, token_ids = best_continuations(
-        unnormalized_scores, penalized, progress
+    values, parents, token_ids, token_log_probs = best_continuations(
+        unnormalized_scores, log_probs, progress, penalty
     )
-    size = log_probs.shape[-1]
-    flat = ops.reshape(log_probs, (-1, beam_size * size))
-    token_log_probs = take_rows(flat, parents * size + token_ids)
     token_log_probs = ops.where(is_possible(values), token_log_probs, FORBIDDEN)
     totals = take_rows(alive, parents) + token_log_probs
     unnormalized_scores = take_rows(unnormalized_scores, parents) + token_log_probs

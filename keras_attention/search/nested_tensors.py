@@ -56,18 +56,17 @@ def split_hypotheses(state, size):
 
 
 def take_hypotheses(state, index):
-    """Return `x[b, index[b, k]]` of a state `(B, K, ...)`, joined: `(B * K, ...)`."""
+    """Return `x[b, index[b, k]]`, `(B, K, ...)`, of a joined state `(B * K, ...)`."""
     batch, size = ops.shape(index)
     if not is_one(index.shape[0]):
         index = index + size * index_range(batch)[:, None]
     index = ops.reshape(index, (-1,))
 
-    def take_joined(x):
-        x = join_axes(x)
+    def take_split(x):
         # JAX loses the axes of an empty result.
-        return ops.reshape(take(x, index), ops.shape(x))
+        return ops.reshape(take(x, index), (batch, size, *ops.shape(x)[1:]))
 
-    return tree.map_structure(take_joined, state)
+    return tree.map_structure(take_split, state)
 
 
 def concatenate(first, second):
@@ -84,7 +83,7 @@ def write(history, t, entry):
     """
     batch = batch_of(entry)
     if is_one(batch):
-        t = ops.reshape(t, ())
+        t = t[0] if len(t.shape) else t
 
         def put_slice(past, x):
             if any(map(is_zero, x.shape)):

@@ -38,6 +38,7 @@ def top_k_of_sums(offsets, x, k):
         parts: Their positions i, int32.
         places: Their positions n, int32; equal sums are in the order of their
             positions, except on PyTorch.
+        terms: The numbers `x[b, i, n]` in them.
     """
     count, size = x.shape[1:]
     rows = ops.shape(x)[0]
@@ -45,7 +46,8 @@ def top_k_of_sums(offsets, x, k):
         sums = ops.reshape(offsets[..., None] + x, (rows, count * size))
         values, indices = ops.top_k(sums, k)
         indices = ops.cast(indices, "int32")
-        return values, indices // size, indices % size
+        terms = take_rows(ops.reshape(x, (rows, count * size)), indices)
+        return values, indices // size, indices % size, terms
     length = _chunk_length(size, count, k)
     if size % length:
         padding = [[0, 0], [0, 0], [0, -size % length]]
@@ -58,14 +60,15 @@ def top_k_of_sums(offsets, x, k):
     _, chosen = ops.top_k(ops.reshape(largest, (rows, count * per_part)), k)
     # Sorted, so that equal numbers keep the order of their positions.
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
-    candidates = take_rows(chunks, chosen)
-    candidates = candidates + take_rows(offsets, chosen // per_part)[..., None]
+    terms = take_rows(chunks, chosen)
+    candidates = terms + take_rows(offsets, chosen // per_part)[..., None]
     values, found = ops.top_k(ops.reshape(candidates, (rows, k * length)), k)
     found = ops.cast(found, "int32")
+    terms = take_rows(ops.reshape(terms, (rows, k * length)), found)
     chunk = take_rows(chosen, found // length)
     places = chunk % per_part * length + found % length
     # If all numbers are -inf, the padding may be among the largest.
-    return values, chunk // per_part, at_most(places, size - 1)
+    return values, chunk // per_part, at_most(places, size - 1), terms
 
 
 def _chunk_length(size, count, k):

@@ -11,7 +11,9 @@ ROWS = 3
 
 def top_k(x, k):
     """Return the largest numbers of every row, and their positions."""
-    values, parts, places = top_k_of_sums(ops.zeros((len(x), 1)), x[:, None], k)
+    found = top_k_of_sums(ops.zeros((len(x), 1)), x[:, None], k)
+    values, parts, places, terms = found
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (terms, values)))
     np.testing.assert_array_equal(ops.convert_to_numpy(parts), 0)
     return values, places
 
@@ -25,7 +27,9 @@ def test_sums_with_one_number_for_each_part(rng, size):
 
     sums = (offsets[..., None] + x).reshape(ROWS, -1)
     expected = np.argsort(-sums, axis=-1, kind="stable")[:, :7]
-    values, parts, places = map(ops.convert_to_numpy, found)
+    values, parts, places, terms = map(ops.convert_to_numpy, found)
+    own = np.take_along_axis(x.reshape(ROWS, -1), expected, axis=-1)
+    np.testing.assert_array_equal(terms, own)
     np.testing.assert_array_equal(values, np.take_along_axis(sums, expected, axis=-1))
     np.testing.assert_array_equal(parts * size + places, expected)
     assert len({*parts.ravel().tolist()}) > 1

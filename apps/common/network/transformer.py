@@ -33,7 +33,7 @@ def _lengths(cache):
     lengths = cache["length"]
     sources = lengths.shape[0]
     is_one = isinstance(sources, int) and sources == 1
-    return ops.reshape(lengths[:, :1], ()) if is_one else lengths
+    return lengths[0, 0] if is_one else lengths
 
 
 class TransformerLayer(keras.layers.Layer):
