@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import re
+import tarfile
 import zlib
 
 from PIL import Image
@@ -211,8 +212,21 @@ def data_sets():
             + "".join(f"{n},A dog,{s}\n" for n, s in zip(names, splits, strict=True)),
             **{name: image for name in names},
         },
+        "webdataset": {"train-0.tar": _shard(names, image, texts)},
         "corpus": {f"{x}.{y}": text for x in ("train", "val") for y in ("en", "de")},
     }
+
+
+def _shard(names, image, texts):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name in names:
+            entry = json.dumps({"captions": texts}).encode()
+            for suffix, content in ((".png", image), (".json", entry)):
+                info = tarfile.TarInfo(name.replace(".png", suffix))
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return file.getvalue()
 
 
 def mutated_text(random, content):

@@ -233,8 +233,8 @@ class TrainConfig(TrainingOptions, CaptionTrainingOptions):
     """Train a captioner on a folder of images and captions.
 
     The layout of the folder is recognised: Hugging Face's metadata.jsonl or
-    metadata.csv, the official files of Flickr8k or Flickr30k, Kaggle's captions.txt,
-    Karpathy's dataset_*.json, or COCO's captions_*.json.
+    metadata.csv, shards of WebDataset, the official files of Flickr8k or Flickr30k,
+    Kaggle's captions.txt, Karpathy's dataset_*.json, or COCO's captions_*.json.
     Training has three phases: the decoder learns on features of the frozen CNN, which
     are computed once; then decoder and CNN are fine-tuned together on the images; then
     self-critical training optimises the CIDEr-D of sampled captions. The same command

@@ -148,7 +148,7 @@ def read_image(source, *, draft=False, max_pixels=None):
     In mode `F` it is 1, or 255 if any value exceeds 1.
 
     Args:
-        source: Path, `OpenFile`, `bytes`, binary file (read from its
+        source: Path, `ArchivedFile`, `OpenFile`, `bytes`, binary file (read from its
             start if it can seek), `PIL.Image.Image`, or array of shape
             `(height, width)` or `(height, width, channels)` with 1, 3 or 4 channels, of
             uint8, uint16 or floats in [0, 1].

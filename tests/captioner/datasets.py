@@ -1,7 +1,9 @@
 """Tiny data sets in every layout, and what the tests of reading them share."""
 
+import io
 import json
 import re
+import tarfile
 
 import pytest
 from keras_attention_apps.captioner.data.dataset import DataError, read_dataset
@@ -83,3 +85,12 @@ def coco(root, *, texts=None, year=2017):
 
 def table(folder, rows, header="file_name,caption"):
     write(folder / "metadata.csv", f"{header}\n{rows}")
+
+
+def shard(path, **files):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name.replace("__", "."))
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from keras_attention_apps.captioner.data.dataset import CaptionedImage
+from keras_attention_apps.captioner.data.dataset import ArchivedFile, CaptionedImage
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.training import train
 from keras_attention_apps.captioner.training.train import with_teacher_captions
@@ -52,6 +52,21 @@ def test_the_best_captions_of_every_image_are_kept(tmp_path):
     assert second == IMAGES[1]
     assert third.teacher_captions == ("a blue car",)
     assert third.captions == IMAGES[2].captions
+
+
+def test_images_in_archives_have_teacher_captions(tmp_path):
+    images = [
+        CaptionedImage(ArchivedFile(tmp_path / f"{shard}.tar", name, 0, 1), ("a",), 0)
+        for shard, name in (("0", "a.jpg"), ("0", "b.jpg"), ("1", "b.jpg"))
+    ]
+    file = write(
+        tmp_path / "captions.jsonl",
+        captions_of("elsewhere/a.jpg", "a dog"),
+    )
+
+    found = with_teacher_captions(images, [file])
+
+    assert [image.teacher_captions for image in found] == [("a dog",), (), ()]
 
 
 def test_training_reads_them(squares, tmp_path, monkeypatch, capsys):

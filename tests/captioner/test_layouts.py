@@ -1,5 +1,6 @@
 """Layouts of data sets: what all readers promise, each layout, and archives."""
 
+import io
 import json
 
 import pytest
@@ -12,15 +13,18 @@ from captioner.datasets import (
     names_of,
     official,
     photograph,
+    shard,
     table,
     write,
 )
 from keras_attention_apps.captioner.data.dataset import (
     CaptionedImage,
-    DataError,
-    boxes_of,
+    check_boxes,
     read_dataset,
 )
+from keras_attention_apps.captioner.images import ImageError, read_image
+from keras_attention_apps.common.errors import UserError
+from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 
@@ -42,7 +46,36 @@ def leaking_coco(root):
     photograph(root / "images", "a.jpg")
 
 
-@pytest.mark.parametrize("write_data", [leaking_karpathy_by_folder, leaking_coco])
+def leaking_metadata(root):
+    for split in ("train", "validation"):
+        table(root / split, "a.jpg,A .\n")
+        write(root / split / "a.jpg", "a copy")
+
+
+def leaking_metadata_by_accents(root):
+    rows = [
+        {"file_name": name, "caption": "A bear", "split": split}
+        for name, split in (("B\u00e4r.jpg", "train"), ("Ba\u0308r.jpg", "dev"))
+    ]
+    write(root / "metadata.jsonl", "\n".join(map(json.dumps, rows)))
+    photograph(root, "B\u00e4r.jpg")
+
+
+def leaking_webdataset(root):
+    shard(root / "train-0.tar", a__jpg=b"a copy", a__txt=b"A")
+    shard(root / "val-0.tar", b__jpg=b"x", b__txt=b"B", a__jpg=b"a copy", a__txt=b"A")
+
+
+@pytest.mark.parametrize(
+    "write_data",
+    [
+        leaking_karpathy_by_folder,
+        leaking_coco,
+        leaking_metadata,
+        leaking_metadata_by_accents,
+        leaking_webdataset,
+    ],
+)
 def test_no_image_is_in_two_splits(tmp_path, write_data):
     write_data(tmp_path)
     for split in ("train", "dev"):
@@ -99,6 +132,18 @@ def test_images_in_no_split_and_without_captions_are_counted(tmp_path, capsys):
         f"{tmp_path}: images in no split are left out: 2, the first is 'c.jpg'",
         f"{tmp_path}: images without a caption are left out: 1, the first is "
         "'never-captioned.jpg'",
+    ]
+
+
+@pytest.mark.parametrize("mark", ["<start>", "endseq", "&amp;", "&#39;"])
+def test_marks_of_other_programs_are_named(tmp_path, capsys, mark):
+    text = f"A {mark} dog"
+    karpathy(tmp_path, karpathy_image("a.jpg", "train", "A cat & a <dog>.", text, text))
+
+    assert warned(tmp_path, capsys) == [
+        f"{tmp_path}/dataset_flickr8k.json: 2 captions of the split train contain "
+        f"marks of another program, which are read as words. The first: {mark!r} in "
+        f"{text!r}"
     ]
 
 
@@ -182,7 +227,7 @@ def test_names_of_the_column_of_files(tmp_path, key, name):
     rows = [{key: name, "text": "A dog"}, {key: name, "text": None}]
     write(tmp_path / "metadata.jsonl", "\n".join(map(json.dumps, rows)))
 
-    (image,) = read_dataset(tmp_path, "train")
+    (image,) = read_dataset(tmp_path, "train", validation_share=0)
     assert (image.path, image.image_id) == (tmp_path / "in" / "a.jpg", "a")
 
 
@@ -281,7 +326,7 @@ def test_kaggle_reads_commas_and_quotes(tmp_path):
         "a.jpg,\n"
         "a.jpg, A cat .\n",
     )
-    images = read_dataset(tmp_path, "train")
+    images = read_dataset(tmp_path, "train", validation_share=0)
     assert images == [
         CaptionedImage(
             tmp_path / "Images/a.jpg",
@@ -303,6 +348,68 @@ def test_kaggle_uses_split_files_where_there_are_some(tmp_path):
     assert names_of(read_dataset(tmp_path, "train")) == ["c.jpg", "a.jpg"]
     assert names_of(read_dataset(tmp_path, "test")) == ["b.jpg"]
     fails(tmp_path, "dev", with_message="expected images of the split dev, but found ")
+
+
+def test_images_stay_in_the_shards_of_webdataset(tmp_path):
+    picture = io.BytesIO()
+    Image.new("RGB", (4, 3), "red").save(picture, "PNG")
+    shard(
+        tmp_path / "train-0.tar",
+        a__png=picture.getvalue(),
+        a__txt=b"Ein Hund\nA dog\n",
+        b__json=b'{"captions": ["A cat"]}',
+        b__jpg=b"no picture",
+    )
+    shard(tmp_path / "val-0.tar", c__jpg=b"x", c__json=b'{"text": "A cow"}')
+
+    first, second = read_dataset(tmp_path, "train")
+    assert first.captions == ("Ein Hund", "A dog")
+    assert second.captions == ("A cat",)
+    assert (first.image_id, second.image_id) == ("a", "b")
+    assert read_image(first.path).size == (4, 3)
+    with pytest.raises(ImageError, match=r"train-0.tar/b.jpg'.*begin with b'no pict"):
+        read_image(second.path)
+    (image,) = read_dataset(tmp_path, "dev")
+    assert (image.path.read_bytes(), image.captions) == (b"x", ("A cow",))
+
+
+def test_masks_beside_a_photograph_are_not_its_image(tmp_path):
+    files = {"a__pgm": b"mask", "a__jpg": b"x", "a__ppm": b"mask", "a__txt": b"A dog"}
+    shard(tmp_path / "train-0.tar", **files)
+    [image] = read_dataset(tmp_path, "train")
+    assert image.path.name == "a.jpg"
+
+    shard(tmp_path / "train-0.tar", **files, a__png=b"y")
+    fails(tmp_path, with_message="one image, but found a.jpg, a.pgm, a.png, a.ppm, a.")
+
+
+def test_files_that_macos_and_img2dataset_add_are_ignored(tmp_path):
+    files = {"a__jpg": b"x", "a__txt": b"A dog\x0con \xe2\x80\xa8 grass"}
+    shard(
+        tmp_path / "train-0.tar",
+        **{".DS_Store": b"x", "._a__jpg": b"x", ".": b"x"},
+        **files,
+        a__json=b'{"caption": "A dog", "width": 3, "boxes": {"dog": []}}',
+    )
+
+    (image,) = read_dataset(tmp_path, "train")
+    assert image.captions == ("A dog\x0con \u2028 grass",)
+    assert image.boxes == {}
+
+
+@pytest.mark.parametrize(
+    "files, message",
+    [
+        ({"a__jpg": b"x", "a__png": b"x", "a__txt": b"A"}, "a: expected one image"),
+        ({"a__txt": b"A dog"}, "a: expected one image, but found a.txt"),
+        ({"a__jpg": b"x", "a__json": b"{}"}, "a.json: expected one of the keys"),
+        ({"a__jpg": b"x", "a__json": b"5"}, "a.json: expected an object, but found 5"),
+        ({"a__jpg": b"x", "a__txt": b"\xff"}, "a.txt, line 1: expected UTF-8"),
+    ],
+)
+def test_broken_shards_are_named(tmp_path, files, message):
+    shard(tmp_path / "0.tar", **files)
+    fails(tmp_path, with_message=message)
 
 
 IMAGES = [karpathy_image("a.jpg", "train", "A .", imgid=number) for number in range(2)]
@@ -365,6 +472,23 @@ def test_broken_files_are_named(tmp_path, name, content, message):
     fails(tmp_path, with_message=message)
 
 
+# The second header begins after 1,024 bytes, and its checksum 148 bytes later.
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda x: x[:1172] + b"????" + x[1176:], id="checksum"),
+        pytest.param(lambda x: x[:1624], id="end"),
+        pytest.param(lambda x: b"This is a text, not a short one. " * 20, id="text"),
+    ],
+)
+def test_a_damaged_shard_is_named(tmp_path, damage):
+    path = tmp_path / "0.tar"
+    shard(path, a__jpg=b"x", a__txt=b"A dog", b__jpg=b"x", b__txt=b"A cow")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UserError, match=r"0\.tar: expected an uncompressed tar"):
+        read_dataset(tmp_path, "train")
+
+
 @pytest.mark.parametrize("kind", ["coco", "karpathy", "metadata"])
 def test_a_caption_that_is_null_is_counted_as_an_empty_one(tmp_path, capsys, kind):
     if kind == "coco":
@@ -384,21 +508,25 @@ def test_a_caption_that_is_null_is_counted_as_an_empty_one(tmp_path, capsys, kin
     assert warning.endswith("captions without a word are left out: 1, the first is ''")
 
 
-def test_boxes_of_a_word_come_from_all_rows(tmp_path):
+def test_boxes_of_a_word_come_from_all_rows_and_shards(tmp_path):
     boxes = [[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]]
     rows = [{"file_name": "a.jpg", "caption": "A", "boxes": {"dog": x}} for x in boxes]
-    write(tmp_path / "train/metadata.jsonl", entries(*rows, rows[0]))
-    photograph(tmp_path / "train", "a.jpg")
+    write(tmp_path / "rows/train/metadata.jsonl", entries(*rows, rows[0]))
+    photograph(tmp_path / "rows/train", "a.jpg")
+    rows[0]["boxes"]["dog"] = boxes
+    files = {"a__jpg": b"x", "a__json": json.dumps(rows[0]).encode()}
+    shard(tmp_path / "shards/train-0.tar", **files)
 
-    (image,) = read_dataset(tmp_path, "train")
-    assert image.boxes == {"dog": tuple(map(tuple, boxes))}
+    for folder in ("rows", "shards"):
+        (image,) = read_dataset(tmp_path / folder, "train")
+        assert image.boxes == {"dog": tuple(map(tuple, boxes))}
 
 
 def test_names_of_boxes_are_spelt_as_in_captions():
     one, two = (0, 0, 1, 0.5), (0, 0, 0.5, 1)
     boxes = {"Ma\u0308dchen": one, "m\u00e4dchen": two, "Red  ball": one, "\u6905": two}
     found = {"m\u00e4dchen": (one, two), "red ball": (one,), "\u6905": (two,)}
-    assert boxes_of({"boxes": boxes}, "") == found
+    assert check_boxes(boxes) == found
 
 
 @pytest.mark.parametrize(
@@ -413,5 +541,5 @@ def test_names_of_boxes_are_spelt_as_in_captions():
     ],
 )
 def test_a_wrong_box_is_refused(box):
-    with pytest.raises(DataError, match="expected boxes by words"):
-        boxes_of({"boxes": {"dog": box}}, "")
+    with pytest.raises(ValueError):
+        check_boxes({"dog": box})

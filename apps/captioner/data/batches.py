@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
+from keras_attention_apps.captioner.data.dataset import read_content
 from keras_attention_apps.captioner.images import read_array
 from keras_attention_apps.captioner.metrics import coverage
 from keras_attention_apps.captioner.network.backbone import feature_model
 from keras_attention_apps.common.distribution import predict_rows, rows_of_host
 from keras_attention_apps.common.errors import printable
-from keras_attention_apps.common.files import atomic_path, read_file
+from keras_attention_apps.common.files import atomic_path
 from keras_attention_apps.common.network.base import rounded_up, shape_multiple
 from keras_attention_apps.common.output import progress_bar
 from keras_attention_apps.common.text import PAD
@@ -305,5 +306,5 @@ def _digest(backbone, paths, views):
     for weight in cnn.weights:
         digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)))
     for path in paths:
-        digest.update(hashlib.blake2b(read_file(path), digest_size=16).digest())
+        digest.update(hashlib.blake2b(read_content(path), digest_size=16).digest())
     return digest.hexdigest()

@@ -1,8 +1,8 @@
 """Read captioned images from any of the supported layouts of data sets.
 
-docs/captioner.md describes the layouts, which have one reader each. COCO and Hugging
-Face may lack dev; all layouts but Karpathy's and COCO's may have no splits. Then a hash
-of its name decides the split of an image.
+docs/captioner.md describes the layouts, which have one reader each. COCO, Hugging Face
+and WebDataset may lack dev; all layouts but Karpathy's and COCO's may have no splits.
+Then a hash of its name decides the split of an image.
 
 An image in two splits is an error; so are two images with the same id. Captions and
 images that are left out are counted in a warning.
@@ -10,6 +10,7 @@ images that are left out are counted in a warning.
 
 import collections
 import concurrent.futures
+import contextlib
 import csv
 import dataclasses
 import hashlib
@@ -17,18 +18,23 @@ import io
 import itertools
 import math
 import os
+import re
 import sys
+import tarfile
+import unicodedata
 from dataclasses import dataclass, field
-from pathlib import Path
-from unicodedata import normalize
+from pathlib import Path, PurePosixPath
 
 import numpy as np
-from keras_attention_apps.captioner.images import ImageError, read_image
+from keras_attention_apps.captioner.images import ImageError, image_suffixes, read_image
 from keras_attention_apps.captioner.text import tokenize
 from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.files import (
+    ArchiveMember,
     as_utf8,
+    check_bytes,
     check_local,
+    opened,
     parse_json,
     read_file,
 )
@@ -39,16 +45,17 @@ SPLITS |= {name: "dev" for name in ("val", "valid", "validation")}
 TEXT_FOLDERS = ("Flickr8k_text", "annotations")
 IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
 IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
+# Marks of the beginning and the end of captions, and entities of HTML: parts of other
+# programs that are not words.
+_MARKS = re.compile(
+    r"</?(?:start|end|pad|unk|bos|eos|s)>|\b(?:startseq|endseq)\b|&(?:[a-z]+|#\d+);"
+)
 # Files that the clients of Kaggle and Hugging Face add to a data set.
 NO_CAPTIONS = ("dataset-metadata.json", "dataset_info.json", "dataset_infos.json")
 NO_CAPTIONS += ("dataset_dict.json",)
 
 
-# Share of dev, and of test, in data without splits.
-VALIDATION_SHARE = 0.1
-
-
-def read_dataset(directory, split):
+def read_dataset(directory, split, *, validation_share=0.1):
     """Return the `CaptionedImage`s of one split, in the order of its files.
 
     Captions without a word, images without captions and missing files are left out, and
@@ -58,9 +65,15 @@ def read_dataset(directory, split):
         directory: Path of the data set, or of its folder of images or texts if the
             other folder is next to it.
         split: One of the `SPLITS`.
+        validation_share: For data without splits, share of the images in dev, and in
+            test; for data without dev, share of train that becomes dev. At least 0,
+            below 0.5.
     """
     if split not in SPLITS:
         raise unexpected("split", f"one of {list_some(SPLITS)}", repr(split))
+    if not 0 <= validation_share < 0.5:
+        found = repr(validation_share)
+        raise unexpected("validation_share", "0 or more, below 0.5", found)
     check_local(directory)
     directory = Path(directory).expanduser().absolute()
     if not directory.is_dir():
@@ -71,16 +84,13 @@ def read_dataset(directory, split):
         roots.append(directory.parent)
     for root in roots:
         for read in LAYOUTS:
-            try:
-                listing = read(root)
-            except csv.Error as error:
-                raise unexpected(root, "CSV", f"a mistake ({error})") from None
+            listing = read(root)
             if listing is not None:
-                return _images_on_disk(roots, listing, SPLITS[split])
+                return _images_on_disk(roots, listing, SPLITS[split], validation_share)
     layouts = (
         "dataset*.json (Karpathy), captions_*train*.json (COCO), *.token.txt or "
-        "*.token (official Flickr8k or Flickr30k), captions.txt (Kaggle), or "
-        "metadata.csv or metadata.jsonl (Hugging Face)"
+        "*.token (official Flickr8k or Flickr30k), captions.txt (Kaggle), metadata.csv "
+        "or metadata.jsonl (Hugging Face), or *.tar (WebDataset)"
     )
     raise unexpected(directory, layouts, list_files(directory))
 
@@ -123,23 +133,30 @@ class _Folders:
 
     def find(self, path):
         """Return the file of an image, or `None` if it is missing."""
+        if isinstance(path, ArchivedFile):
+            return path
         # A data set's paths may begin with folders that are missing on disk, so shorter
         # paths are tried, too.
         parts = path.parts
-        names = (str(Path(*parts[start:])) for start in range(len(parts)))
-        # macOS decomposes accents.
-        spellings = ((x, normalize("NFC", x), normalize("NFD", x)) for x in names)
-        spelt = itertools.chain.from_iterable(spellings)
-        paths = (base / name for name in spelt for base in self.bases)
+        names = (Path(*parts[start:]) for start in range(len(parts)))
+        names = (spelt for name in names for spelt in _spellings(name))
+        paths = (base / name for name in names for base in self.bases)
         # Unlike `os.path.isfile`, `Path.is_file` may raise an error for invalid names.
         return next((path for path in paths if os.path.isfile(path)), None)
 
 
-def _images_on_disk(roots, listing, split):
+def _images_on_disk(roots, listing, split, validation_share):
     """Return the images of a split with captions, and the paths of their files."""
     folders = _Folders(roots)
-    images, others = listing.select(split)
+    images, others = listing.select(split, validation_share)
     found, missing = [], []
+    marked = [x for image in images for x in image.captions if _MARKS.search(x)]
+    if marked:
+        _warn(
+            f"{listing.where}: {len(marked)} captions of the split {split} contain "
+            f"marks of another program, which are read as words. The first: "
+            f"{_MARKS.search(marked[0])[0]!r} in {marked[0]!r:.60}"
+        )
     for image in images:
         captions = tuple(text.strip() for text in image.captions if tokenize(text))
         for text in image.captions:
@@ -180,19 +197,79 @@ def _warn_of_dropped(listing, split):
 
 
 def _check_splits_disjoint(folders, split, images, others):
-    """Raise a `DataError` if the file of an image is in another split, too."""
-    own = {image.path for image in images}
-    names = {path.name for path in own}
+    """Raise a `DataError` if the file of an image is in another split, too.
+
+    Files of the same name are compared, whatever paths the data set has for them.
+    """
+    own = {}
+    for image in images:
+        own.setdefault(_normalized_name(image.path), []).append(image.path)
     for other, paths in others.items():
         for path in paths:
-            if path.name in names and (file := folders.find(path)) in own:
-                found = f"{path} in {other}, the same image as {file} in {split}"
-                where = folders.bases[0]
-                raise unexpected(where, "one split for every image", found)
+            alike = own.get(_normalized_name(path))
+            file = folders.find(path) if alike else None
+            for image in alike if file else ():
+                if _are_same(image, file):
+                    found = f"{path} in {other}, the same image as {image} in {split}"
+                    where = folders.bases[0]
+                    raise unexpected(where, "one split for every image", found)
 
 
 def _warn(message):
     print(f"captioner: warning: {printable(message)}", file=sys.stderr)
+
+
+def _normalized_name(path):
+    return unicodedata.normalize("NFC", path.name).casefold()
+
+
+def _are_same(first, second):
+    with contextlib.suppress(OSError):
+        return read_content(first) == read_content(second)
+    return False
+
+
+def _spellings(name):
+    """Return the spellings of a name, since macOS decomposes accents."""
+    forms = [unicodedata.normalize(form, str(name)) for form in ("NFC", "NFD")]
+    return dict.fromkeys((name, *map(Path, forms)))
+
+
+@dataclass(frozen=True)
+class ArchivedFile:
+    """A file in a `.tar` archive, with the attributes of `Path` that readers need.
+
+    Its contents are `size` bytes at the `offset` of the archive.
+    """
+
+    archive: Path
+    inside: str
+    offset: int
+    size: int
+
+    @property
+    def name(self):
+        """The name of the file, without folders."""
+        return PurePosixPath(self.inside).name
+
+    @property
+    def stem(self):
+        """The name up to the first dot, which all files of a sample share."""
+        return self.name.partition(".")[0]
+
+    @property
+    def suffix(self):
+        """The last suffix of the name, in lower case."""
+        return PurePosixPath(self.inside).suffix.lower()
+
+    def __str__(self):
+        return f"{self.archive}/{self.inside}"
+
+    def read_bytes(self):
+        check_bytes(self.size, self)
+        with opened(self.archive) as file:
+            file.seek(self.offset)
+            return file.read(self.size)
 
 
 @dataclass
@@ -205,7 +282,7 @@ class CaptionedImage:
     are captions of other models, for training.
     """
 
-    path: Path
+    path: Path | ArchivedFile
     captions: tuple[str, ...]
     image_id: int | str | None
     boxes: dict = field(default_factory=dict)
@@ -230,9 +307,10 @@ class Listing:
 
     def add(self, path, captions, split=None, *, where, image_id=None, boxes=None):
         """Add an image, or further captions of one."""
-        # Paths of Windows, also on other systems.
-        path = Path(str(path).replace("\\", "/"))
-        name = path.as_posix()
+        if not isinstance(path, ArchivedFile):
+            # Paths of Windows, also on other systems.
+            path = Path(str(path).replace("\\", "/"))
+        name = _whole_name(path)
         new = CaptionedImage(path, (), image_id, split=split)
         image = self._images.setdefault(name, new)
         if image.split != split:
@@ -253,33 +331,38 @@ class Listing:
         """Record an example that is left out, and its kind, a plural noun."""
         self.dropped.setdefault((split, kind), []).append(example)
 
-    def select(self, split):
+    def select(self, split, validation_share):
         """Return the images of a split, and a dict from the others to their paths."""
-        parts = collections.defaultdict(list)
+        parts = {}
         for image in self._images.values():
-            parts[image.split].append(image)
+            parts.setdefault(image.split, []).append(image)
         if set(parts) <= {None}:
-            parts = self._drawn_splits(parts[None], split)
+            parts = self._drawn_splits(parts.get(None, []), validation_share, split)
         elif None in parts:
-            found = f"none of {parts[None][0].path.as_posix()}"
+            found = f"none of {_whole_name(parts[None][0].path)}"
             raise unexpected(self.where, "a split for every image", found)
         elif self._draws_dev and "train" in parts and "dev" not in parts:
-            drawn = self._drawn_splits(parts["train"], split, test="train")
+            drawn = self._drawn_splits(
+                parts["train"], validation_share, split, test="train"
+            )
             parts |= {"train": drawn["train"], "dev": drawn["dev"]}
         if split not in parts:
             found = f"only {list_some(parts)}"
             raise unexpected(self.where, f"images of the split {split}", found)
         paths = {x: [image.path for image in images] for x, images in parts.items()}
-        return _with_ids(parts.pop(split)), {x: paths[x] for x in parts}
+        others = {other: found for other, found in paths.items() if other != split}
+        return _with_ids(parts[split]), others
 
-    def _drawn_splits(self, images, split, test="test"):
+    def _drawn_splits(self, images, validation_share, split, test="test"):
         """Return a dict from splits to the images that are drawn for them."""
         if split == "dev" and len(images) < 2:
             expected = "at least two images, of which one is for validation"
             raise unexpected(self.where, expected, len(images))
+        names = [_whole_name(image.path) for image in images]
+        splits = _splits_of(names, validation_share)
         drawn = {name: [] for name in SPLITS.values()}
-        for image, name in zip(images, _draw([x.path for x in images]), strict=True):
-            drawn[test if name == "test" else name].append(image)
+        for image, name in zip(images, names, strict=True):
+            drawn[test if splits[name] == "test" else splits[name]].append(image)
         return drawn
 
 
@@ -289,27 +372,36 @@ def _with_ids(images):
     for image in images:
         if image.image_id is None:
             stem = image.path.stem
-            image.image_id = stem if stems[stem] == 1 else image.path.as_posix()
+            image.image_id = stem if stems[stem] == 1 else _whole_name(image.path)
     return images
 
 
-def _draw(paths):
-    """Return the split of each image, drawn by a hash of its path.
+def _whole_name(path):
+    """Return the path of an image within its data set."""
+    if isinstance(path, ArchivedFile):
+        path = Path(f"{path.archive.name}/{path.inside}")
+    return path.as_posix()
 
-    The hash depends on the path alone, so that adding images never moves the others.
-    Dev has the smallest hashes and test the largest. Dev has at least one of two or
-    more images. If train would be empty, it gets the images of test.
+
+def _splits_of(names, validation_share):
+    """Return a dict from names to splits, drawn by a hash of the name.
+
+    The hash depends on the name alone, so that adding images never moves the others.
+    Dev has the smallest hashes and test the largest, so that a change of the share
+    never moves an image from one to the other. With a share above 0, dev has at least
+    one of two or more images. If train would be empty, it gets the images of test.
     """
-    hashes = [_hash_of(path.as_posix()) for path in paths]
-    limit = VALIDATION_SHARE
-    if len(hashes) > 1:
-        limit = max(limit, math.nextafter(min(hashes), 1))
-    splits = [
-        "dev" if x < limit else "test" if x >= 1 - VALIDATION_SHARE else "train"
-        for x in hashes
-    ]
-    if "train" not in splits:
-        return [split.replace("test", "train") for split in splits]
+    hashes = {name: _hash_of(name) for name in names}
+    first = min(hashes.values(), default=0)
+    limit = validation_share
+    if validation_share and len(hashes) > 1:
+        limit = max(limit, math.nextafter(first, 1))
+    splits = {}
+    for name, number in hashes.items():
+        is_test = number >= 1 - validation_share
+        splits[name] = "dev" if number < limit else "test" if is_test else "train"
+    if "train" not in splits.values():
+        return {name: split.replace("test", "train") for name, split in splits.items()}
     return splits
 
 
@@ -317,6 +409,41 @@ def _hash_of(name):
     """Return the hash of a name as a number from 0 to 1."""
     name = name.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(name).digest()[:6]) / 2**48
+
+
+def read_content(file):
+    """Return the bytes of a file, the path of one or an `ArchivedFile`."""
+    return file.read_bytes() if isinstance(file, ArchivedFile) else read_file(file)
+
+
+def archived_samples(archive):
+    """Yield the name of each sample of an archive, and its files of one stem."""
+    key, files = None, []
+    try:
+        with (
+            opened(archive) as tar,
+            tarfile.open(fileobj=tar, mode="r:", tarinfo=ArchiveMember) as archived,
+        ):
+            for member in archived:
+                place = member.offset_data, member.size
+                file = ArchivedFile(archive, member.name, *place)
+                # Archives made on a Mac bring a hidden `._name` beside every file. A
+                # damaged one may have a file without a name.
+                if not member.isfile() or not file.stem:
+                    continue
+                its_key = str(PurePosixPath(member.name).with_name(file.stem))
+                if key not in (None, its_key):
+                    yield key, files
+                    files = []
+                key = its_key
+                files.append(file)
+    # A header may ask for more memory than there is.
+    except (tarfile.TarError, OSError, OverflowError, MemoryError) as error:
+        raise UserError(
+            f"{archive}: expected an uncompressed tar archive, but found {error}"
+        ) from error
+    if files:
+        yield key, files
 
 
 class DataError(UserError):
@@ -360,7 +487,7 @@ def find_split_files(root, pattern, names):
 
 
 def _text_of(path):
-    data = as_utf8(read_file(path), path)
+    data = as_utf8(read_content(path), path)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -375,16 +502,29 @@ def read_lines(path):
     return io.StringIO(_text_of(path), newline=None)
 
 
+def read_rows(path):
+    """Yield the first line number and the cells of every row of a CSV file."""
+    rows, line = csv.reader(io.StringIO(_text_of(path), newline="")), 1
+    try:
+        for row in rows:
+            yield line, row
+            line = rows.line_num + 1
+    except csv.Error as error:
+        where = f"{path}, line {line}"
+        raise unexpected(where, "CSV", f"a mistake ({error})") from None
+
+
 def read_table(path):
     """Yield the position, for errors, and every row of a CSV file with a header."""
-    rows = csv.DictReader(io.StringIO(_text_of(path), newline=""))
-    rows.fieldnames = [cell.strip() for cell in rows.fieldnames or ()]
-    for row in rows:
-        where = f"{path}, line {rows.line_num}"
-        if None in row or None in row.values():
-            cells = f"{len(rows.fieldnames)} cells"
-            raise unexpected(where, cells, f"{[*row.values()]!r:.60}")
-        yield where, row
+    header = None
+    for line, row in read_rows(path):
+        where = f"{path}, line {line}"
+        if header is None:
+            header = [cell.strip() for cell in row]
+        elif row and len(row) != len(header):
+            raise unexpected(where, f"{len(header)} cells", f"{len(row)}: {row!r:.60}")
+        elif row:
+            yield where, dict(zip(header, row, strict=True))
 
 
 def read_json(path):
@@ -524,15 +664,15 @@ def read_kaggle(root):
     if path is None:
         return None
     captions = {}
-    for number, line in enumerate(read_lines(path), 1):
-        where = f"{path}, line {number}"
-        row = next(csv.reader([line]), [])
-        if number == 1 and line.lower().replace(" ", "").strip() != "image,caption":
-            raise unexpected(where, "the header image,caption", f"{line!r:.60}")
-        # After an unclosed quote, the end of the line belongs to the cell.
-        if len(row) == 1 or (row and "\n" in row[-1]):
-            raise unexpected(where, "image,caption on one line", f"{line!r:.60}")
-        if number > 1 and row:
+    for line, row in read_rows(path):
+        where = f"{path}, line {line}"
+        joined = ",".join(row)
+        if line == 1 and joined.lower().replace(" ", "") != "image,caption":
+            raise unexpected(where, "the header image,caption", f"{joined!r:.60}")
+        # After an unclosed quote, the following lines belong to the same cell.
+        if len(row) == 1 or "\n" in joined:
+            raise unexpected(where, "image,caption on one line", f"{joined!r:.60}")
+        if line > 1 and row:
             # Captions may have commas without quotes.
             name, *parts = row
             captions.setdefault(name.strip(), []).append(",".join(parts))
@@ -596,33 +736,82 @@ def captions_of(entry, where):
 
 
 def boxes_of(entry, where):
-    """Return the boxes of a JSON object; a row of a CSV file has none.
-
-    They are a dict from words to a box or a list of boxes. Words are normalised by
-    `tokenize`, like captions. A phrase keeps its spaces, so it matches no single word
-    of a caption. Words without boxes are left out.
-    """
+    """Return the boxes of a JSON object; a row of a CSV file has none."""
     boxes = entry.get("boxes") or {}
     if isinstance(boxes, str):
         return {}
-    checked = {}
     try:
-        for word, found in boxes.items():
-            if not len(found):
-                continue
-            several = np.array(found, "float64").reshape(-1, 4)
-            left, top, right, bottom = several.T
-            # Comparisons with NaN are false.
-            is_valid = (several >= 0) & (several <= 1)
-            if not (is_valid.all() and (left < right).all() and (top < bottom).all()):
-                raise ValueError("left, top, right, bottom must be from 0 to 1")
-            spelt = " ".join(tokenize(word))
-            checked[spelt] = (*checked.get(spelt, ()), *map(tuple, several.tolist()))
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        return check_boxes(boxes)
+    except (AttributeError, TypeError, ValueError) as error:
         raise unexpected(where, "boxes by words", f"{boxes!r:.60} ({error})") from None
+
+
+def check_boxes(boxes):
+    """Validate a dict from words to a box or a list of boxes; return it with tuples.
+
+    Words are normalised by `tokenize`, like captions. A phrase keeps its spaces, so it
+    matches no single word of a caption. Words without boxes are left out.
+    """
+    checked = {}
+    for word, found in boxes.items():
+        if not len(found):
+            continue
+        try:
+            several = np.atleast_2d(np.array(found, "float64"))
+        except OverflowError as error:
+            raise ValueError(f"{word!r} has a box with too large a number") from error
+        if several.shape[1:] != (4,) or not np.isfinite(several).all():
+            raise ValueError(f"{word!r} must have boxes of four numbers")
+        left, top, right, bottom = several.T
+        are_ordered = ((left < right) & (top < bottom)).all()
+        if not are_ordered or not ((several >= 0) & (several <= 1)).all():
+            raise ValueError(
+                f"{word!r} must have boxes left, top, right, bottom, from 0 to 1"
+            )
+        spelt = " ".join(tokenize(word))
+        checked[spelt] = (*checked.get(spelt, ()), *map(tuple, several.tolist()))
     return checked
+
+
+# The image of a sample has one of these suffixes if other images, such as masks, are
+# beside it.
+COMMON_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+def read_webdataset(root):
+    shards = sorted(path for path in root.glob("*.tar") if path.name[0] != ".")
+    if not shards:
+        return None
+    listing = Listing(root)
+    for shard in shards:
+        split = SPLITS.get(re.match("[a-z]*", shard.name.lower()).group())
+        for key, files in archived_samples(shard):
+            _read_sample(f"{shard}: {key}", files, split, listing)
+    return listing
+
+
+def _read_sample(where, files, split, listing):
+    """Add an image with the captions that share its name."""
+    images = [file for file in files if file.suffix in image_suffixes()]
+    if len(images) > 1:
+        images = [file for file in images if file.suffix in COMMON_SUFFIXES]
+    if len(images) != 1:
+        found = list_some(file.name for file in files)
+        raise unexpected(where, "one image", found)
+    texts = [file for file in files if file.suffix == ".txt"]
+    captions = [line.strip("\n") for file in texts for line in read_lines(file)]
+    boxes = {}
+    for file in files:
+        if file.suffix == ".json":
+            entry = read_json(file)
+            if not isinstance(entry, dict):
+                raise unexpected(file, "an object", f"{entry!r:.60}")
+            boxes |= boxes_of(entry, file)
+            captions = captions or captions_of(entry, file)
+    listing.add(images[0], captions, split, where=where, boxes=boxes)
 
 
 # In the order in which they are tried. A reader returns the `Listing` of a data set, or
 # `None` if it does not recognise its layout.
 LAYOUTS = (read_karpathy, read_coco, read_flickr, read_kaggle, read_metadata)
+LAYOUTS += (read_webdataset,)
