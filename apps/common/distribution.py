@@ -33,8 +33,7 @@ def hosts():
 
 def is_first_host():
     """Return whether this process writes the files and prints the messages."""
-    index, _ = hosts()
-    return index == 0
+    return hosts()[0] == 0
 
 
 def rows_of_host(count):
@@ -65,8 +64,7 @@ def on_first_host(function, *arguments, **options):
 
 def wait_for_hosts(place):
     """Wait until all processes have called this function for the same named place."""
-    _, number = hosts()
-    if number > 1:
+    if hosts()[1] > 1:
         from jax.experimental import multihost_utils
 
         multihost_utils.sync_global_devices(place)
@@ -77,8 +75,7 @@ def broadcast_metrics(metrics):
 
     Different hardware rounds differently; a decision by them must be the same in all.
     """
-    _, number = hosts()
-    if number == 1:
+    if hosts()[1] == 1:
         return metrics
     from jax.experimental import multihost_utils
 

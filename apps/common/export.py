@@ -20,15 +20,6 @@ from keras_attention_apps.common.models import summed_names, write_sums
 from keras_attention import __version__, convert_to_litert
 
 
-def require_tensorflow():
-    """Raise a `UserError` on another backend, whose models cannot be exported."""
-    if keras.backend.backend() != "tensorflow":
-        raise UserError(
-            "export needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow. "
-            f"Received: {keras.backend.backend()}"
-        )
-
-
 def check_export(path, output_format):
     """Check the output of an export, and return whether it is a LiteRT file."""
     to_litert = output_format == "litert" or (output_format is None and is_litert(path))
@@ -52,7 +43,11 @@ def _own_names(folder):
 
 def export_task(config, model, inputs, load, write_lite, write_saved_model):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
-    require_tensorflow()
+    if keras.backend.backend() != "tensorflow":
+        raise UserError(
+            "export needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow. "
+            f"Received: {keras.backend.backend()}"
+        )
     to_litert = check_export(config.output, config.format)
     options = {} if config.quantize is None else {"quantize": config.quantize}
     if options and not to_litert:
@@ -65,13 +60,7 @@ def export_task(config, model, inputs, load, write_lite, write_saved_model):
     task = load()
     search = config.search.complete
     if to_litert:
-        write_lite(
-            task,
-            config.output,
-            search=search,
-            name_or_path=model,
-            **options,
-        )
+        write_lite(task, config.output, search=search, name_or_path=model, **options)
     else:
         write_saved_model(task, task.search_model(**search), config.output)
     print(f"Wrote {config.output}")

@@ -8,7 +8,8 @@ import os
 
 import numpy as np
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.files import resolved
+from keras_attention_apps.common.files import is_litert, resolved
+from keras_attention_apps.common.models import update_sealed
 from keras_attention_apps.common.options import (
     Fraction,
     LogProbability,
@@ -209,8 +210,11 @@ def calibrate(config, runtimes, *, read, run):
     """Calibrate a model as a `CalibrateConfig` describes it, and say what it is for."""
     if config.data is None and (config.out_of_domain or config.purpose is None):
         raise UserError("expected --data, or --purpose alone. Received: neither")
+    # It imports this module.
+    from keras_attention_apps.common.litert import update_metadata
+
     files = runtimes.described_files(config.model)
-    entries = {}
+    entries: dict = {}
     if config.purpose is not None:
         check_purpose(config.purpose)
         entries["purpose"] = config.purpose
@@ -228,7 +232,11 @@ def calibrate(config, runtimes, *, read, run):
             {name: run(model, x) for name, x in inputs.items()},
         )
         entries["calibration"] = dataclasses.asdict(found)
-    runtimes.describe(config.model, entries)
+    for path in files:
+        if is_litert(path):
+            update_metadata(path, runtimes.litert().noun, entries)
+        else:
+            update_sealed(path, entries)
     print(f"Wrote {' and '.join(map(str, files))}")
 
 
@@ -249,9 +257,8 @@ def _measure(name, search, outputs):
             f"{found.auc:8.2f}  area under the ROC curve, against {len(outside):,} "
             f"inputs of {other}"
         )
-    origin = (
-        "threshold that separates both" if others else f"{UNSURE_LEVEL:.0%} quantile"
-    )
+    quantile = f"{UNSURE_LEVEL:.0%} quantile"
+    origin = "threshold that separates both" if others else quantile
     shares = (f"{found.share_unsure(x):.1%} of {key}" for key, x in outputs.items())
     print(f"{found.limit:8.2f}  {origin}; below it: {' and '.join(shares)}")
     return found

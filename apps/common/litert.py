@@ -1,9 +1,9 @@
 """Models as LiteRT files, which run without Keras."""
 
 import collections
-import contextlib
 import dataclasses
 import functools
+import importlib.util
 import io
 import json
 import os
@@ -111,16 +111,7 @@ def read_model_file(path, kind):
 
 def available():
     """Return whether the package of LiteRT is installed."""
-    with contextlib.suppress(ImportError):
-        _interpreter_type()
-        return True
-    return False
-
-
-def _interpreter_type():
-    from ai_edge_litert.interpreter import Interpreter
-
-    return Interpreter
+    return importlib.util.find_spec("ai_edge_litert") is not None
 
 
 class Runtime:
@@ -134,12 +125,13 @@ class Runtime:
         self.path = path
         self.threads = threads or _processors()
         try:
-            self._type = _interpreter_type()
+            from ai_edge_litert.interpreter import Interpreter
         except ImportError as error:
             raise UserError(
                 "a LiteRT model needs the package ai-edge-litert: "
                 f"python -m pip install ai-edge-litert ({error})"
             ) from error
+        self._type = Interpreter
         self._sequential = None
         self._lock = threading.Lock()
         self._idle: queue.SimpleQueue = queue.SimpleQueue()

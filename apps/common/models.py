@@ -384,26 +384,14 @@ class Runtimes:
         return [x / file for x in dict.fromkeys([*named, *members]) for file in files]
 
     def described_files(self, model):
-        """Return the files that `describe` changes, after a check of each."""
+        """Return the files of a model that have its calibration; check each."""
         files = [expanded(model)]
         if not is_litert(model):
             folder = find_preset(model, self.litert().presets)
-            files = [
-                path for path in (folder / LITERT, folder / CONFIG) if path.exists()
-            ]
+            files = [x for x in (folder / LITERT, folder / CONFIG) if x.exists()]
         for path in files:
             check_file(path)
         return files
-
-    def describe(self, model, entries):
-        """Write entries into the configuration of a model, and into its LiteRT file."""
-        from keras_attention_apps.common.litert import update_metadata
-
-        for path in self.described_files(model):
-            if is_litert(path):
-                update_metadata(path, self.litert().noun, entries)
-            else:
-                update_sealed(path, entries)
 
     def with_absolute_paths(self, model):
         """Return a name of the same model that is valid in every working directory."""

@@ -262,17 +262,17 @@ def _check_config(directory, saved, config):
             before, now = (x and Path(x).name for x in (before, now))
         if name in CHANGEABLE or before == now:
             continue
-        how_to_extend = ""
-        if name.endswith("epochs"):
-            model = str(directory.parent / models.BEST)
-            how_to_extend = (
-                ". Its learning rate was planned for that number of epochs. To train "
-                f"the model further: --from-preset {model!r} and another --output"
-            )
-        raise UserError(
+        problem = (
             f"{directory} holds another training: {name} was {before!r}, and is now "
-            f"{now!r}. Choose another output folder, or remove that one{how_to_extend}"
+            f"{now!r}. Choose another output folder, or remove that one"
         )
+        if name.endswith("epochs"):
+            problem += (
+                ". Its learning rate was planned for that number of epochs. To train "
+                "the model further: --from-preset "
+                f"{str(directory.parent / models.BEST)!r} and another --output"
+            )
+        raise UserError(problem)
 
 
 def _changes(saved, config, within=""):

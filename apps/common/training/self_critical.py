@@ -137,7 +137,11 @@ class SelfCritical:
             keras.ops.convert_to_numpy(outputs[name])
             for name in ("token_ids", "lengths")
         )
-        rewards = self._rewards(token_ids, items)
+        rewards = [
+            [self.reward_of(item, sequence) for sequence in sequences]
+            for item, sequences in zip(items, token_ids, strict=True)
+        ]
+        rewards = np.array(rewards, "float32")
         others = rewards.sum(axis=1, keepdims=True) - rewards
         token_ids = token_ids[..., : self.padded_length(lengths.max())]
         is_after = np.arange(token_ids.shape[-1]) >= lengths[..., None]
@@ -153,13 +157,3 @@ class SelfCritical:
         batch = {name: with_rows(array, rows) for name, array in batch.items()}
         batch[self.sequences][len(items) :] = PAD
         return batch, rewards.mean()
-
-    def _rewards(self, token_ids, items):
-        """Return the rewards `(items, K)` of sequences `(items, K, T)`."""
-        return np.array(
-            [
-                [self.reward_of(item, sequence) for sequence in sequences]
-                for item, sequences in zip(items, token_ids, strict=True)
-            ],
-            "float32",
-        )
