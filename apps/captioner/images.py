@@ -487,29 +487,31 @@ def check_size(width, height, length=None, max_pixels=None):
     """Raise an `ImageError` for an image that is too large, in a file of a length."""
     # Without a file, the limit of pixels per byte does not apply.
     checks = checks_of_size(width, height, length or width * height, max_pixels)
-    for exceeds, message in checks:
+    for exceeds, message, values in checks:
         if exceeds:
-            raise ImageError(message.format(size=f"{width} x {height}", length=length))
+            raise ImageError(message.format(*values))
 
 
 def checks_of_size(width, height, length, max_pixels=None):
     """Return the checks of the size of an image, the most important one first.
 
-    They are pairs of whether a limit is exceeded, and the message if so, which has the
-    fields `{size}` and `{length}`.
+    They are triples: whether a limit is exceeded, a message with fields `{}`, and the
+    numbers of the fields. In a graph, sizes and numbers are tensors.
     """
     pixels, most = width * height, max_pixels or MAX_PIXELS
     expands = pixels > MAX_PIXELS_PER_BYTE * length
     return [
-        (pixels > most, too_many_pixels("{size}", most)),
+        (pixels > most, too_many_pixels("{} x {}", most), (width, height)),
         (
             (width > MAX_SIDE) | (height > MAX_SIDE),
-            f"expected sides of at most {MAX_SIDE} pixels, got {{size}} pixels",
+            f"expected sides of at most {MAX_SIDE} pixels, got {{}} x {{}} pixels",
+            (width, height),
         ),
         (
             expands & (pixels > FEW_PIXELS),
             f"expected at most {MAX_PIXELS_PER_BYTE} pixels for each byte, "
-            "got {size} pixels in {length} bytes",
+            "got {} x {} pixels in {} bytes",
+            (width, height, length),
         ),
     ]
 

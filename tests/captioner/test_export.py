@@ -103,7 +103,7 @@ def test_a_served_model_captions_like_python_and_takes_empty_batches(
     assert captions == [expected.text, expected.text, "", expected.text, ""]
     errors = [text.decode() for text in several["error"].numpy()]
     assert [bool(error) for error in errors] == [False, False, True, False, True]
-    assert "got a file of the bytes 116 101 120 116" in errors[2]
+    assert "got a file of the bytes [116 101 120 116]" in errors[2]
     assert not np.any(several["attention"][2]) and not several["log_probability"][2]
     empty = served.serve(tf.constant([], tf.string))
     assert {len(x) for x in empty.values()} == {0}

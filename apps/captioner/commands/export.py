@@ -1,7 +1,6 @@
 """A captioner as a TensorFlow SavedModel or a LiteRT file: images in, captions out."""
 
 import functools
-import string
 
 import tensorflow as tf
 from keras_attention_apps.captioner import images
@@ -33,8 +32,8 @@ JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG"
 HEAD_LENGTH = 2**16  # enough for the largest JPEG segment
 _FRACTION = 22  # fractional bits of a weight, as in Pillow
 UNKNOWN_FORMAT = (
-    "expected a JPEG or PNG file, got a file of the bytes {start}; convert other "
-    "formats before"
+    "expected a JPEG or PNG file, got a file of the bytes {}; convert other formats "
+    "before"
 )
 
 
@@ -212,35 +211,19 @@ def problem_of(encoded):
     size = tf.case(formats, default=lambda: tf.constant(unknown, tf.int64))
     length = tf.cast(tf.strings.length(encoded), tf.int64)
     checks = [
-        (size[0] == -1, UNKNOWN_FORMAT),
-        (size[0] == -2, images.TOO_MANY_SCANS),
+        (size[0] == -1, UNKNOWN_FORMAT, (start[:16],)),
+        (size[0] == -2, images.TOO_MANY_SCANS, ()),
         *images.checks_of_size(size[0], size[1], length),
     ]
-    fields = {
-        "size": _joined(size, " x "),
-        "length": tf.as_string(length),
-        "start": _joined(start[:16], " "),
-    }
     problem = tf.constant("")
-    for exceeds, message in reversed(checks):
-        problem = tf.where(exceeds, _filled(message, fields), problem)
+    for exceeds, message, values in reversed(checks):
+        text = tf.strings.format(message, values, summarize=-1)
+        problem = tf.where(exceeds, text, problem)
     return problem, size[0] * size[1] > images.HALVED_PIXELS
 
 
 def _starts_with(encoded, signature):
     return tf.strings.substr(encoded, 0, len(signature)) == signature
-
-
-def _filled(message, fields):
-    """Return a message with tensors in its fields, as `str.format` does."""
-    parts = []
-    for text, field, *_ in string.Formatter().parse(message):
-        parts += [text, fields[field]] if field else [text]
-    return tf.strings.join(parts)
-
-
-def _joined(numbers, separator):
-    return tf.strings.reduce_join(tf.as_string(numbers), separator=separator)
 
 
 def _read_jpeg(encoded):
