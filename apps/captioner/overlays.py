@@ -109,8 +109,9 @@ def draw_sheet(image, caption, chosen="all"):
     for number, line in enumerate(title):
         place = (MARGIN, MARGIN + round(1.4 * TITLE_SIZE) * number)
         draw.text(place, line, INK, title_font)
-    dim = ImageEnhance.Brightness(ImageOps.grayscale(image).convert("RGB"))
-    dim, corners = dim.enhance(DIMMED), _rounded(image.size)
+    grey = ImageOps.grayscale(image).convert("RGB")
+    dim = ImageEnhance.Brightness(grey).enhance(DIMMED)
+    corners = _rounded(image.size)
     pictures = [image] + [
         Image.composite(dim, image, Image.fromarray(dimming(weights, *image.size)))
         for *_, weights in shown
@@ -232,7 +233,8 @@ def _names(paths):
     spellings of one absolute path are one image.
     """
     images = {path: Path(os.path.abspath(path)) for path in paths}
-    left, names = set(images.values()), {}
+    left = set(images.values())
+    names: dict[Path, str] = {}
     for name in (lambda x: x.stem, lambda x: x.name, lambda x: "-".join(x.parts[1:])):
         counts = collections.Counter([*map(name, left), *names.values()])
         names |= {x: name(x) for x in left if counts[name(x)] == 1}

@@ -295,7 +295,7 @@ class Routes:
             plain = (TAG.sub(" ", x) if is_html else x for x in texts)
             detected = [self._detect(x)[0] for x in plain]
             sources = [one["language"] for one in detected]
-        found = [None] * len(texts)
+        found: list[list[str]] = [[]] * len(texts)
         for source in dict.fromkeys(sources):
             own = [i for i, x in enumerate(sources) if x == source]
             n_best = 1 + body.alternatives
@@ -304,7 +304,7 @@ class Routes:
             )
             for i, ranked in zip(own, translated, strict=True):
                 found[i] = ranked
-        answer = {"translatedText": [ranked[0] for ranked in found]}
+        answer: dict[str, list] = {"translatedText": [ranked[0] for ranked in found]}
         if body.alternatives:
             answer["alternatives"] = [x[1 : 1 + body.alternatives] for x in found]
         if detected:

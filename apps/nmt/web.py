@@ -101,7 +101,8 @@ class TranslationPage(Models):
 
     def translate_file(self, path):
         """Yield the table of the lines of a file, which grows, and at last a link."""
-        rows, name = [], os.path.basename(path)
+        rows: list[list[str]] = []
+        name = os.path.basename(path)
         try:
             content = read_upload(path, self.config.server.max_megabytes * MEGABYTE)
             for sentence in _sentences(content, name):

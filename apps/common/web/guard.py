@@ -187,7 +187,7 @@ class Guard:
         self.folder = os.path.realpath(folder)
         self.password = password
         self._bytes_on_disk = 0
-        self._next_sum = 0
+        self._next_sum = 0.0
 
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":

@@ -59,6 +59,8 @@ def serve(program, build, config):
     """
     password = read_password(config.password_file)
     with listening(config) as listener, upload_folder(program) as folder:
+        # Gradio makes a folder of its own there.
+        gr.routes.DEFAULT_TEMP_DIR = str(folder)
         application = application_of(build(), config, folder, password)
         run(program, application, config.host, listener, notice(password))
 
@@ -66,15 +68,13 @@ def serve(program, build, config):
 def application_of(page, config, folder, password=None):
     """Return the ASGI application of a page, with its limits."""
     check_calls(page, folder)
-    # Gradio makes a folder of its own there.
-    gr.routes.DEFAULT_TEMP_DIR = str(folder)
     page.queue(
         max_size=config.max_queue, default_concurrency_limit=MAX_EVENTS, api_open=False
     )
     handlers = dict.fromkeys(MALFORMED, _malformed)
     closed = {"docs_url": None, "redoc_url": None, "openapi_url": None}
     application = gr.mount_gradio_app(
-        fastapi.FastAPI(**closed),
+        fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
         page,
         path="/",
         app_kwargs={**closed, "exception_handlers": handlers},
@@ -136,7 +136,7 @@ def in_daemon(function):
 
 async def _in_daemon(function, *args):
     """Run a function in a daemon thread, and return its result."""
-    future = concurrent.futures.Future()
+    future: concurrent.futures.Future = concurrent.futures.Future()
     # From now on, the future cannot be cancelled, so its result can always be set.
     future.set_running_or_notify_cancel()
 
@@ -233,9 +233,10 @@ def _type_of(component):
         return Literal[tuple(choice for _, choice in component.choices)]
     if isinstance(component, (gr.Number, gr.Slider)):
         step = 1 if component.precision == 0 else None
-        limits = {"ge": component.minimum, "le": component.maximum}
-        return Annotated[float, pydantic.Field(multiple_of=step, **limits)]
-    return {gr.Checkbox: bool, gr.Textbox: str, gr.HTML: str | None}[type(component)]
+        low, high = component.minimum, component.maximum
+        return Annotated[float, pydantic.Field(ge=low, le=high, multiple_of=step)]
+    types: dict = {gr.Checkbox: bool, gr.Textbox: str, gr.HTML: str | None}
+    return types[type(component)]
 
 
 def _checked_upload(component, value, folder):
@@ -285,8 +286,8 @@ def page(title, description, purpose=None):
     # Beyond this number of sessions, the images of the oldest are deleted.
     blocks.state_session_capacity = 200
     with blocks:
-        lines = [f"<b>{html.escape(purpose)}</b>"] if purpose else []
-        lines = "".join(f"<p>{line}</p>" for line in [*lines, description])
+        first = f"<p><b>{html.escape(purpose)}</b></p>" if purpose else ""
+        lines = f"{first}<p>{description}</p>"
         gr.HTML(f'<header class="ka-title"><h1>{title}</h1>{lines}</header>')
         script = SCRIPT.read_text(encoding="utf-8")
         blocks.load(None, js=script, api_visibility="private")
@@ -348,14 +349,14 @@ def endpoint(function, given, defaults, *, name):
     """
     number = functools.partial(gr.Number, visible=False)
     whole = functools.partial(number, precision=0, minimum=1, maximum=MAX_BEAMS)
-    penalty, limits = defaults["length_penalty"], {"minimum": 0, "maximum": 10}
+    penalty = functools.partial(number, minimum=0, maximum=10)
     gr.Button(visible=False).click(
         in_daemon(function),
         [
             given,
             whole(1, label="Number of results"),
             whole(defaults["beam_size"], label="Beam width"),
-            number(penalty, label="Length penalty", **limits),
+            penalty(defaults["length_penalty"], label="Length penalty"),
         ],
         gr.JSON(visible=False, label="Results, best first"),
         api_name=name,

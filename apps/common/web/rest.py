@@ -7,7 +7,6 @@ import asyncio
 import collections
 import contextlib
 import hashlib
-import inspect
 import json
 import math
 import queue
@@ -24,7 +23,7 @@ from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.files import expanded, opened
 from keras_attention_apps.common.web import guard
 from keras_attention_apps.common.web.guard import MEGABYTE, Refusal, header
-from keras_attention_apps.common.web.server import for_host, listening, run
+from keras_attention_apps.common.web.server import Connection, for_host, listening, run
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
@@ -106,12 +105,12 @@ class Batches:
 
     def __init__(self, call, size, observe):
         self._call, self._size, self._observe = call, size, observe
-        self._waiting = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue = queue.SimpleQueue()
         threading.Thread(target=self._work, name="batches", daemon=True).start()
 
     def __call__(self, inputs):
         """Return the results of some inputs, a list."""
-        futures = []
+        futures: list[Future] = []
         for one in inputs:
             futures.append(Future())
             self._waiting.put((one, futures[-1]))
@@ -201,7 +200,7 @@ class Service:
             path,
             function,
             methods=[method],
-            summary=inspect.getdoc(function).partition("\n")[0],
+            summary=function.__doc__.partition("\n")[0],
             response_model=answer,
             responses={status: {"model": Error} for status in errors},
             openapi_extra=described,
@@ -311,7 +310,7 @@ class Service:
             await answer(scope, receive, send_counted)
         finally:
             # Other paths would be any number of labels.
-            known = {route.path for route in self.routes.routes}
+            known = {getattr(route, "path", None) for route in self.routes.routes}
             path = scope["path"] if scope["path"] in known else "other"
             self._requests.labels(path, status).inc()
             self._seconds.labels(path).observe(time.perf_counter() - begin)
@@ -377,7 +376,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _protocol(self):
-        return self.config.http_protocol_class(
+        return Connection(
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
