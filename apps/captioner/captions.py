@@ -30,6 +30,7 @@ from keras_attention_apps.common.models import (
     read_config,
 )
 from keras_attention_apps.common.options import Range
+from keras_attention_apps.common.text import StoredTokenizer
 
 
 def _on_keras():
@@ -107,7 +108,8 @@ class BaseCaptioner:
 
     noun = "captioner"
     presets = PRESETS
-    tokenizer_type = Vocabulary
+    tokenizer_type: type[StoredTokenizer] = Vocabulary
+    tokenizer: Vocabulary
 
     def caption(self, images: Any, **options: Any) -> Caption | list[Caption]:
         """Caption one image or several.

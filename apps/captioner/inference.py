@@ -24,7 +24,7 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import computing_in, power_of_two
 from keras_attention_apps.common.task import Task
 
-from keras_attention import MinLength, NoRepeatNgrams, beam_search
+from keras_attention import Constraint, MinLength, NoRepeatNgrams, beam_search
 
 # Batch size of the CNN. The activations of larger batches do not fit the caches of a
 # processor; a search has small activations and takes larger batches.
@@ -196,7 +196,7 @@ class Captioner(BaseCaptioner, Task):
         search = self.search_options(**given)
         no_repeat_ngrams = search.pop("no_repeat_ngrams")
         # A caption has at least one word, and END.
-        constraints = [MinLength(2)]
+        constraints: list[Constraint] = [MinLength(2)]
         if no_repeat_ngrams:
             constraints.append(NoRepeatNgrams(no_repeat_ngrams))
         words = self.config.repeatable_words

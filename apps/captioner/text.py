@@ -83,7 +83,8 @@ def repeatable_words(captions, vocabulary):
     These are the words that occur several times in at least `REPEATED_SHARE` of the
     captions that contain them.
     """
-    once, repeated = collections.Counter(), collections.Counter()
+    once: collections.Counter[str] = collections.Counter()
+    repeated: collections.Counter[str] = collections.Counter()
     for caption in captions:
         counts = collections.Counter(tokenize(caption))
         once.update(counts.keys())
@@ -113,7 +114,7 @@ class Vocabulary(StoredTokenizer):
     @classmethod
     def from_captions(cls, captions, min_count):
         """Build a vocabulary of the words that occur at least `min_count` times."""
-        counts = collections.Counter()
+        counts: collections.Counter[str] = collections.Counter()
         for caption in captions:
             counts.update(tokenize(caption))
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -292,7 +292,8 @@ def _write_files(config, image, path, captions, target, metadata):
 
     Returns the list of the errors.
     """
-    calls, errors = [], []
+    calls: list[tuple] = []
+    errors = []
     if captions and target:
         from keras_attention_apps.captioner.overlays import write_overlay
 

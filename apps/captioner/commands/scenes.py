@@ -52,7 +52,7 @@ def scenes(config):
             image, entry = scene(generator, config.image_size)
             name = f"images/{number:06}.png"
             image.save(temporary / name)
-            (split,) = generator.choices(list(SPLITS), SPLITS.values())
+            (split,) = generator.choices(list(SPLITS), list(SPLITS.values()))
             lines.append(json.dumps({"file_name": name, "split": split, **entry}))
         text = "".join(f"{line}\n" for line in lines)
         (temporary / "metadata.jsonl").write_text(text, encoding="utf-8")

@@ -43,7 +43,7 @@ from keras_attention_apps.common.options import described
 SPLITS = {name: name for name in ("train", "dev", "test")}
 SPLITS |= {name: "dev" for name in ("val", "valid", "validation")}
 TEXT_FOLDERS = ("Flickr8k_text", "annotations")
-IMAGE_FOLDERS = ("Flicker8k_Dataset", "Flickr8k_Dataset")
+IMAGE_FOLDERS: tuple[str, ...] = ("Flicker8k_Dataset", "Flickr8k_Dataset")
 IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
 # Marks of the beginning and the end of captions, and entities of HTML: parts of other
 # programs that are not words.
@@ -51,7 +51,11 @@ _MARKS = re.compile(
     r"</?(?:start|end|pad|unk|bos|eos|s)>|\b(?:startseq|endseq)\b|&(?:[a-z]+|#\d+);"
 )
 # Files that the clients of Kaggle and Hugging Face add to a data set.
-NO_CAPTIONS = ("dataset-metadata.json", "dataset_info.json", "dataset_infos.json")
+NO_CAPTIONS: tuple[str, ...] = (
+    "dataset-metadata.json",
+    "dataset_info.json",
+    "dataset_infos.json",
+)
 NO_CAPTIONS += ("dataset_dict.json",)
 
 
@@ -201,7 +205,7 @@ def _check_splits_disjoint(folders, split, images, others):
 
     Files of the same name are compared, whatever paths the data set has for them.
     """
-    own = {}
+    own: dict[str, list] = {}
     for image in images:
         own.setdefault(_normalized_name(image.path), []).append(image.path)
     for other, paths in others.items():
@@ -360,7 +364,7 @@ class Listing:
             raise unexpected(self.where, expected, len(images))
         names = [_whole_name(image.path) for image in images]
         splits = _splits_of(names, validation_share)
-        drawn = {name: [] for name in SPLITS.values()}
+        drawn: dict[str, list] = {name: [] for name in SPLITS.values()}
         for image, name in zip(images, names, strict=True):
             drawn[test if splits[name] == "test" else splits[name]].append(image)
         return drawn
@@ -623,7 +627,7 @@ def read_flickr(root):
     path = find_file(root, "*.token.txt", "*.token", without=".lemma.token.txt")
     if path is None:
         return None
-    captions = {}
+    captions: dict[str, list] = {}
     for number, line in enumerate(read_lines(path), 1):
         key, tab, caption = line.partition("\t")
         name, mark, _ = key.rpartition("#")
@@ -663,7 +667,7 @@ def read_kaggle(root):
     path = find_file(root, "captions.txt")
     if path is None:
         return None
-    captions = {}
+    captions: dict[str, list] = {}
     for line, row in read_rows(path):
         where = f"{path}, line {line}"
         joined = ",".join(row)
@@ -752,7 +756,7 @@ def check_boxes(boxes):
     Words are normalised by `tokenize`, like captions. A phrase keeps its spaces, so it
     matches no single word of a caption. Words without boxes are left out.
     """
-    checked = {}
+    checked: dict[str, tuple] = {}
     for word, found in boxes.items():
         if not len(found):
             continue

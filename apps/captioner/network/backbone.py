@@ -204,7 +204,7 @@ def fold_normalization(cnn):
     """
     # From the `id` of each output to the layer, its input and the output. Keeping the
     # output alive keeps its `id` from being reused.
-    origins = {}
+    origins: dict[int, tuple] = {}
 
     def call(layer, *args, **kwargs):
         if not args:

@@ -78,7 +78,7 @@ class CaptionNetwork(DecoderNetwork):
     """
 
     # The `ReinforceLoss` of hard attention.
-    reinforce = None
+    reinforce: ReinforceLoss | None = None
 
     def __init__(
         self,

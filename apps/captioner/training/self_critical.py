@@ -81,7 +81,7 @@ class CiderReward:
 
     def __init__(self, references):
         counts = [[_count((*tokenize(x), _END)) for x in texts] for texts in references]
-        documents = collections.Counter()
+        documents: collections.Counter[tuple] = collections.Counter()
         for image in counts:
             documents.update(set().union(*image))
         most = self._log_documents = math.log(max(len(counts), 2))
@@ -123,7 +123,7 @@ class BleuReward:
         self._max_counts, self._lengths = [], []
         for texts in references:
             counts = [_count(tuple(tokenize(text))) for text in texts]
-            most = collections.Counter()
+            most: collections.Counter[tuple] = collections.Counter()
             for count in counts:
                 most |= count
             self._max_counts.append(most)

@@ -454,7 +454,7 @@ def with_teacher_captions(images, files):
 
 def _candidates(images, files):
     """Return a set of the captions in the files for every image."""
-    candidates = [set() for _ in images]
+    candidates: list[set[str]] = [set() for _ in images]
     by_name = collections.defaultdict(list)
     for place, image in enumerate(images):
         by_name[image.path.name].append(place)
