@@ -583,6 +583,11 @@ def main():
     if arguments.only:
         workers.check_names(parser, arguments.only, candidates)
         candidates = arguments.only
+        if not set(candidates) & set(OURS):
+            parser.error(
+                f"--only needs one of {', '.join(OURS)}, with which the others are "
+                f"compared. Received: {', '.join(candidates)}"
+            )
     if arguments.joeynmt:
         os.environ[PEER_PYTHON] = arguments.joeynmt
     with tempfile.TemporaryDirectory() as folder:

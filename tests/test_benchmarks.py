@@ -39,6 +39,7 @@ def run(script, *arguments, **variables):
         ["caption_throughput.py", "whole path", PHOTO, "--count", "1"],
         ["crossentropy.py", "linear_crossentropy"],
         ["encoder.py", "GRU|ours|graph"],
+        ["growth.py", "beam search, length|1"],
         ["search.py", "queue"],
         ["sliding_window.py", "256|sliding|both"],
         ["caption_train_step.py", "ours, graph"],

@@ -79,3 +79,24 @@ def test_a_search_reports_what_is_not_finite(bad):
     np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
     table[0, 1] = bad
     assert run(model, table=table)["finite"].tolist() == [False]
+
+
+def test_a_search_changes_no_shape():
+    """LiteRT would plan the memory of a loop again whenever a shape changes."""
+
+    def search(table):
+        def step(token_ids, state):
+            log_probs = ops.log_softmax(ops.take(state[0, 0], token_ids, axis=0))
+            return log_probs, state, ops.ones((*token_ids.shape, 3))
+
+        return beam_search(step, table[None], start=0, end=4, max_length=3)
+
+    model, names = parts(convert(search, None, table=([5, 5], "float32")))
+
+    for graph in model.subgraphs:
+        for operator in graph.operators:
+            kind = names[operator.opcodeIndex]
+            assert kind != "SLICE"
+            if kind == "RESHAPE":
+                shape = graph.tensors[operator.inputs[1]]
+                assert model.buffers[shape.buffer].data is not None
