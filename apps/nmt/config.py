@@ -101,6 +101,16 @@ class ModelConfig:
     are those of the recipe of the attention.
     """
 
+    # Options of older versions, with the only value that is left.
+    constants: ClassVar = {
+        "bidirectional": True,
+        "layer_norm": True,
+        "pre_norm": True,
+        "alignment_layer": None,
+        "share_embeddings": True,
+        "attention_dropout": 0.0,
+    }
+
     #: Architecture of the encoder and the decoder. By default that of the attention.
     decoder: Annotated[
         Literal["recurrent", "transformer"] | None,
@@ -127,11 +137,6 @@ class ModelConfig:
     encoder_layers: Layers | None = None
     #: Layers of the decoder.
     decoder_layers: Layers | None = None
-    #: Whether the encoder of luong is bidirectional. Those of bahdanau and none always
-    #: read in both directions.
-    bidirectional: Rare[bool] = True
-    #: Whether recurrent cells have layer normalisation.
-    layer_norm: Rare[bool] = True
     #: Depth of the hidden layer of additive and concat scores.
     attention_units: Rare[Units] = 256
     #: Score of luong; dot needs equal depths of encoder and decoder.
@@ -150,16 +155,6 @@ class ModelConfig:
     readout_state: Rare[Literal["previous", "current"]] = "current"
     #: Number of heads of the transformer.
     heads: Rare[Units] = 4
-    #: Whether the transformer has pre-norm: layer normalisation before each sublayer
-    #: instead of after it.
-    pre_norm: Rare[bool] = True
-    #: Layer of the decoder whose weights give the alignment, counted from 1. The option
-    #: --guide trains these weights. By default the mean over all layers but the lowest,
-    #: or the only layer. The weights of a layer are averaged over its heads.
-    alignment_layer: Rare[Layers | None] = None
-    #: Whether source and target share their embeddings. The output layer always shares
-    #: those of the target.
-    share_embeddings: Rare[bool] = True
     #: Dropout rate of the embeddings, and between the layers of a recurrent encoder;
     #: in the transformer, also of every sublayer.
     dropout: Dropout | None = None
@@ -167,8 +162,6 @@ class ModelConfig:
     context_dropout: Rare[Dropout] = 0.2
     #: Dropout rate before the output layer of a recurrent decoder.
     output_dropout: Rare[Dropout] = 0.2
-    #: Dropout rate of the attention weights of the transformer.
-    attention_dropout: Rare[Dropout] = 0.0
     #: Whether the network can copy words of the source, such as names and numbers that
     #: are not in the training text.
     copy: Annotated[bool, tyro.conf.arg(aliases=["--copy"])] = False
@@ -223,27 +216,19 @@ def _of(*kinds):
 
 
 # Options that have an effect only together with others; see `check_needs`.
-TRAINING_NEEDS = {
-    "guide_weight": ("--guide", lambda config: config.guide),
-    **dict.fromkeys(
-        ("reverse_model", "monolingual_weight", "back_translation_temperature"),
-        ("--monolingual", lambda config: config.monolingual),
-    ),
-}
+TRAINING_NEEDS = dict.fromkeys(
+    ("reverse_model", "monolingual_weight", "back_translation_temperature"),
+    ("--monolingual", lambda config: config.monolingual),
+)
 # Options that some networks ignore.
 MODEL_NEEDS = {
     **dict.fromkeys(
-        ("encoder_units", "layer_norm", "context_dropout", "output_dropout"),
+        ("encoder_units", "context_dropout", "output_dropout"),
         ("--decoder recurrent", lambda model: model.decoder == "recurrent"),
     ),
     **dict.fromkeys(("readout", "readout_state"), _of("bahdanau", "none")),
-    **dict.fromkeys(
-        ("bidirectional", "score", "window", "input_feeding"), _of("luong")
-    ),
-    **dict.fromkeys(
-        ("heads", "pre_norm", "alignment_layer", "attention_dropout"),
-        ("--decoder transformer", lambda model: model.decoder == "transformer"),
-    ),
+    **dict.fromkeys(("score", "window", "input_feeding"), _of("luong")),
+    "heads": ("--decoder transformer", lambda model: model.decoder == "transformer"),
     "half_width": (
         "--attention luong with a local window",
         lambda model: model.attention == "luong" and model.window != "global",
@@ -258,14 +243,7 @@ MODEL_NEEDS = {
 }
 
 # Options of a model that do not change its weights.
-RUNTIME_OPTIONS = (
-    "dropout",
-    "context_dropout",
-    "output_dropout",
-    "attention_dropout",
-    "alignment_layer",
-    "length_ratio",
-)
+RUNTIME_OPTIONS = ("dropout", "context_dropout", "output_dropout", "length_ratio")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,17 +280,10 @@ class TranslationTrainingOptions:
     monolingual_weight: Rare[Weight] = 1.0
     #: Softmax temperature at which back-translations are sampled; 0 is greedy search.
     back_translation_temperature: Rare[Temperature] = 1.0
-    #: Guided alignment: word alignments of the training text in Pharaoh format, as
-    #: fast_align writes them. Line n has the links i-j of pair n: source word i is
-    #: aligned with target word j. Words are separated by spaces and counted from 0.
-    guide: Rare[Path | None] = None
-    #: Weight of the guided-alignment loss: the cross-entropy between the given links
-    #: and the attention weights.
-    guide_weight: Rare[NonNegative] = 0.5
     model: ModelConfig = ModelConfig()
     #: Fine-tune a preset, or the model in a folder: training starts from its weights
-    #: and its vocabulary. Of the options of the model, the dropout rates,
-    #: alignment-layer and length-ratio may differ from the preset.
+    #: and its vocabulary. Of the options of the model, the dropout rates
+    #: and length-ratio may differ from the preset.
     from_preset: str | None = None
     #: Vocabulary size: number of subwords, shared by both languages; 8,000 by default.
     #: A preset has its own vocabulary.
@@ -516,9 +487,8 @@ class EvaluateConfig:
     """Print BLEU and chrF2 of a model.
 
     Both are printed cased and lower-cased, with the signatures of sacrebleu. Also print
-    BLEU by the length of the source and, with --alignments, the alignment error rate
-    (AER) of the attention. BLEU uses the tokenizer zh of sacrebleu for Chinese
-    references, and char for other writing systems without spaces.
+    BLEU by the length of the source. BLEU uses the tokenizer zh of sacrebleu for
+    Chinese references, and char for other writing systems without spaces.
 
     For example: nmt evaluate --data multi30k --pair en-de --split val
     """
@@ -534,11 +504,6 @@ class EvaluateConfig:
     #: Split, with --data: the name of its files. By default that of the validation set:
     #: val, valid, validation or dev.
     split: str | None = None
-    #: Reference word alignments in Pharaoh format. Line n has the links of pair n: i-j
-    #: is a sure link of source word i and target word j, i?j or ipj a possible one.
-    #: Words are separated by spaces and counted from 0. The decoder reads the reference
-    #: translation (forced decoding). Needs the runtime keras.
-    alignments: Path | None = None
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
     #: Output file for the translations.

@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -11,7 +10,7 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.hypotheses import hypotheses
 from keras_attention_apps.common.network.base import power_of_two
 from keras_attention_apps.common.task import Task
-from keras_attention_apps.common.text import PAD, START
+from keras_attention_apps.common.text import PAD
 from keras_attention_apps.nmt.config import (
     RUNTIME_OPTIONS,
     ModelConfig,
@@ -19,9 +18,8 @@ from keras_attention_apps.nmt.config import (
 )
 from keras_attention_apps.nmt.data.glossary import word_continuations
 from keras_attention_apps.nmt.network import build_network
-from keras_attention_apps.nmt.network.base import ForcedDecoding
-from keras_attention_apps.nmt.text import alignment_of, merge_weights, pad
-from keras_attention_apps.nmt.translations import BaseTranslator, chunks
+from keras_attention_apps.nmt.text import pad
+from keras_attention_apps.nmt.translations import BaseTranslator
 
 from keras_attention import (
     BannedPhrases,
@@ -94,71 +92,6 @@ class Translator(BaseTranslator, Task):
     @property
     def attends(self):
         return self.config.attention != "none"
-
-    def align(
-        self, sources: Sequence[str], targets: Sequence[str], *, batch_size: int = 64
-    ) -> list[list[tuple[int, int]]]:
-        """Align sentences with given translations, by forced decoding.
-
-        The decoder reads the translation instead of its own, and each target word is
-        aligned with the source word of largest attention weight; see `alignment_of`.
-
-        Args:
-            sources, targets: Lists of strings. Words beyond the maximum length have no
-                links.
-            batch_size: Batch size, in pairs.
-
-        Returns:
-            For each pair the list of its links: index of the source word, index of the
-            target word. Words are those between spaces.
-
-        Raises:
-            ValueError: If the model has no attention, or the lists differ in length.
-        """
-        if not self.attends:
-            raise UserError("alignments need a model with attention")
-        self.check_single("the alignment of given translations")
-        encoded = [
-            (self._encode(source)[0], self._encode(target)[0])
-            for source, target in zip(sources, targets, strict=True)
-        ]
-        found = [[] for _ in encoded]
-        if self.copying:
-            encoded = [(x, self.copying.extend(x, target)) for x, target in encoded]
-        # A side that is empty has the end token alone.
-        order = [i for i, pair in enumerate(encoded) if min(map(len, pair)) > 1]
-        order.sort(key=lambda i: max(map(len, encoded[i])))
-        for batch in chunks(order, batch_size):
-            weights = self._forced_attention([encoded[i] for i in batch], batch_size)
-            for i, rows in zip(batch, weights, strict=False):
-                source, target = encoded[i]
-                if self.copying:
-                    target, origins = self.copying.expand(target, source)
-                    rows = rows[origins]
-                places = [self.tokenizer.word_places(side) for side in (source, target)]
-                # The end token is one more word.
-                words = [*places[0], places[0][-1] + 1]
-                merged = merge_weights(rows, words, places[1])
-                found[i] = alignment_of(merged[:, :-1], merged[:, -1])
-        return found
-
-    @functools.cached_property
-    def _forced_decoding(self):
-        return ForcedDecoding(self.network, self.jit_compile)
-
-    def _forced_attention(self, pairs, batch_size):
-        """Return the attention of pairs of token ids, `(B, T, S)`."""
-        sources = [source for source, _ in pairs]
-        targets = [[START, *target] for _, target in pairs]
-        rows = len(pairs)
-        columns = [max(map(len, side)) for side in (sources, targets)]
-        if self.jit_compile:
-            rows = power_of_two(rows, batch_size)
-            columns = self._rounded(columns[0]), self._rounded(columns[1] - 1) + 1
-        sides = zip((sources, targets), columns, strict=True)
-        source, target = (pad(side, rows, width) for side, width in sides)
-        inputs = {"source": source, "target": target}
-        return predict_rows(self._forced_decoding, inputs)
 
     def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
         columns = max(map(len, token_ids))

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 from keras_attention_apps.common.text import HAN, KANA, UNSPACED
-from keras_attention_apps.nmt.data.dataset import link_matrix
 
 # Maximum number of kana per Han character in Chinese text; Japanese has more.
 FEW_KANA = 0.1
@@ -56,35 +55,6 @@ def translation_scores(translations, references):
     }
     signatures = {name: str(x.get_signature()) for name, x in metrics.items()}
     return scores, signatures
-
-
-def alignment_error_rate(alignments, references):
-    """Return the alignment error rate (AER) of a corpus in percent.
-
-    The alignments are a list of links (source word, target word) for each pair of
-    sentences; the references are arrays of links, see `parse_links`.
-
-    The link of the first word is sure, that of the second one possible, and the third
-    one is missed:
-
-    >>> reference = np.array([[0, 0, 2], [2, 1, 1], [2, 2, 2]])
-    >>> round(alignment_error_rate([[(0, 0), (2, 1)]], [reference]), 1)  # 1 - 3 / 4
-    25.0
-    """
-    from keras_attention import AlignmentErrorRate
-
-    found = [
-        np.array([(*link, 1) for link in links], "int32").reshape(-1, 3)
-        for links in alignments
-    ]
-    everything = np.concatenate([np.zeros((1, 3), "int32"), *found, *references])
-    # All pairs have one shape, because some backends compile for every shape.
-    sources, targets, _ = 1 + everything.max(axis=0)
-    metric = AlignmentErrorRate()
-    for pair in zip(references, found, strict=True):
-        reference, links = (link_matrix(x, (targets, sources))[None] for x in pair)
-        metric.update_state(reference, links)
-    return 100 * float(metric.result())
 
 
 def bleu_by_length(sources, translations, references, parts=4):

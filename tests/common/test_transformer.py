@@ -67,18 +67,14 @@ def attended(layer, x, values, mask):
     return output, np.mean(maps, axis=0)
 
 
-@pytest.mark.parametrize("pre_norm", [True, False])
-def test_a_layer_is_the_equation_of_the_paper(inputs, pre_norm):
+def test_a_layer_is_the_equation_of_the_paper(inputs):
     x, values, mask = inputs
-    decoder = decoder_of(1, pre_norm=pre_norm)
+    decoder = decoder_of(1)
     [layer] = decoder.layers
     found, weights = numpy(decoder(x, values, mask, return_weights=True))
 
     def add(y, index, sublayer):
-        norm = layer.norms[index]
-        if pre_norm:
-            return y + sublayer(normalized(norm, y))
-        return normalized(norm, y + sublayer(y))
+        return y + sublayer(normalized(layer.norms[index], y))
 
     for row in range(SOURCES * SEQUENCES):
         source, seen = row // SEQUENCES, np.tri(TARGET, dtype="bool")
@@ -100,8 +96,7 @@ def test_a_layer_is_the_equation_of_the_paper(inputs, pre_norm):
         y = add(
             y, 2, lambda y: dense(layer.narrow, np.maximum(dense(layer.widen, y), 0.0))
         )
-        expected = normalized(decoder.norm, y) if pre_norm else y
-        np.testing.assert_allclose(found[row], expected, atol=1e-4)
+        np.testing.assert_allclose(found[row], normalized(decoder.norm, y), atol=1e-4)
         first = row % SEQUENCES * TARGET
         shown = weights[source, first : first + TARGET]
         np.testing.assert_allclose(shown, maps[0], atol=1e-5)

@@ -74,28 +74,6 @@ def write_corpus(folder, training, validation):
     return folder
 
 
-def write_links(corpus, path, split, sign="-"):
-    """Write the alignments of a corpus, and return their file.
-
-    Every second link of a sentence has `sign` instead of a hyphen.
-    """
-    of = {french: english for english, french in WORDS.items()}
-    lines = []
-    for source, target in zip(
-        (corpus / f"{split}.en").read_text().splitlines(),
-        (corpus / f"{split}.fr").read_text().splitlines(),
-        strict=True,
-    ):
-        links, source = [], source.split()
-        for place, word in enumerate(target.split()):
-            where = source.index(of[word])
-            source[where] = None
-            links.append(f"{where}{sign if place % 2 else '-'}{place}")
-        lines.append(f"{' '.join(links)}\n")
-    path.write_text("".join(lines))
-    return path
-
-
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
     """A folder with `train.en`, `train.fr`, `val.en` and `val.fr`."""

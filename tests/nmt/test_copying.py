@@ -87,23 +87,6 @@ def test_batches_contain_extended_ids(subwords, copying):
     assert sorted((row >= len(subwords)).sum() for row in targets) == [0, 1]
 
 
-def test_guided_alignment_has_one_row_for_a_copied_word(subwords, copying):
-    links = [np.array([[1, 1, 2]]), np.array([[1, 0, 2]])]
-    pairs = Pairs(
-        ["the Zorbalix", "Qux Zorbalix"], ["le Zorbalix", "Zorbalix Qux"], links=links
-    )
-    batches = SentenceBatches(
-        pairs, subwords, batch_tokens=100, max_length=20, copying=copying
-    )
-
-    for (inputs,) in batches:
-        for source, target, guide in zip(*inputs.values(), strict=True):
-            copied = np.argmax(target >= len(subwords)) - 1
-            in_source = np.nonzero(guide[copied])[0]
-            assert subwords.decode(source[in_source].tolist()) == "Zorbalix"
-            assert (np.delete(guide, copied, axis=0) == 0).all()
-
-
 def named(translator, sources, targets):
     """Source and target as arrays, with the extended ids that the model has."""
     source, target = [], []

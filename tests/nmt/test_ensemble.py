@@ -48,7 +48,7 @@ def test_the_command_takes_an_ensemble(eager, translator, other, tmp_path, capsy
 
 def test_translators_that_do_not_fit(translator, other, subwords, unspaced_subwords):
     with pytest.raises(UserError, match="needs a single translator, not an ensemble"):
-        Translator.ensemble([translator, other]).align(["the dog"], ["le chien"])
+        Translator.ensemble([translator, other]).save("nowhere")
     with pytest.raises(UserError, match="have the same vocabulary"):
         Translator.ensemble([translator, untrained(unspaced_subwords, "bahdanau")])
     with pytest.raises(UserError, match="have attention, or none of them"):

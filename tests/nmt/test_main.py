@@ -266,7 +266,6 @@ def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn)
         ("evaluate --source - --target -", "for one input at most"),
         ("train --output run --source - --target -", "for one input at most"),
         # Options without an effect.
-        ("train --output o --guide-weight 2", "-weight needs --guide. R"),
         (
             "train --output o --model.score dot",
             "--model.score needs --attention luong. Received: 'dot'",
@@ -330,6 +329,7 @@ def test_the_path_of_plots_is_checked_before_the_model(tmp_path, capsys):
         ("config.json", "{}", 'config.json has no object "model"'),
         ("config.json", '{"model": {}}', "attention is missing"),
         ("config.json", '{"model": {"backbone": "x"}}', "no option 'backbone'"),
+        ("config.json", '{"model": {"pre_norm": false}}', "no option 'pre_norm'"),
         ("config.json", '{"model": {"units": 1000000000}}', "and 65536. Received"),
         ("config.json", '{"model": {"length_ratio": NaN}}', "must be a finite number"),
         ("model.weights.npz", "no weights", "File is not a zip file"),

@@ -11,7 +11,7 @@ from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.training import train as training
 
-from .conftest import untrained, write_links
+from .conftest import untrained
 from .trainings import command, history, lines, small
 
 
@@ -279,8 +279,6 @@ def test_every_network_trains(attention, echoed, eager, few, tmp_path):
     output = tmp_path / "run"
     changes = {"model.attention": attention, "epochs": 1, "ema-momentum": 0}
     changes["precision"] = "mixed_bfloat16"
-    if attention != "none":
-        changes["guide"] = write_links(few, tmp_path / "guide", "train")
     assert main(small(few, output, **changes)) == 0
 
     assert keras.config.dtype_policy().name == "float32"

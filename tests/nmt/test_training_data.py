@@ -1,4 +1,4 @@
-"""The texts and links of a training."""
+"""The texts of a training."""
 
 import shutil
 
@@ -7,22 +7,7 @@ from keras_attention_apps.common.training import runner
 from keras_attention_apps.common.training.runner import ValidateDecoded
 from keras_attention_apps.nmt.main import main
 
-from .conftest import write_links
 from .trainings import command, history, lines, small
-
-
-def test_the_links_of_a_guide_belong_to_the_training(few, tmp_path, capsys, begin):
-    guide = write_links(few, tmp_path / "guide", "train")
-    run = small(few, tmp_path / "run", guide=guide)
-    begin(run)
-    out = capsys.readouterr().out
-    assert "2 pairs for validation, which is too few" in out and "; 50 links; " in out
-    guide.write_text("0-0\n" * 10)
-    assert main(run) == 2
-    assert "another training: guide_links was '50 links" in capsys.readouterr().err
-
-    assert main([*run, "--model.attention", "none"]) == 2
-    assert "guide needs a model with attention" in capsys.readouterr().err
 
 
 @pytest.mark.exhaustive

@@ -40,37 +40,20 @@ class TransformerLayer(keras.layers.Layer):
     """Base of encoder and decoder layers: norms, dropout and feed-forward network.
 
     `depth` is E, a multiple of `heads`, and `units` are those of the hidden layer.
-    Layer normalisation comes before each sublayer (`pre_norm`), or after it
-    (post-norm).
+    Layer normalisation comes before each sublayer (pre-norm).
 
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3;
     pre-norm: [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), section 3.
     """
 
-    def __init__(
-        self,
-        depth,
-        sublayers,
-        *,
-        heads,
-        units,
-        dropout=0.0,
-        attention_dropout=0.0,
-        pre_norm=True,
-        **kwargs,
-    ):
+    def __init__(self, depth, sublayers, *, heads, units, dropout=0.0, **kwargs):
         super().__init__(**kwargs)
         if depth % heads:
             raise UserError(
                 "embedding_units must be a multiple of heads. Received: "
                 f"{depth} and {heads}"
             )
-        self.pre_norm = pre_norm
-        self._attention_options = {
-            "num_heads": heads,
-            "key_dim": depth // heads,
-            "dropout": attention_dropout,
-        }
+        self._attention_options = {"num_heads": heads, "key_dim": depth // heads}
         self.norms = [keras.layers.LayerNormalization() for _ in range(sublayers)]
         self.dropout = keras.layers.Dropout(dropout)
         self.widen = keras.layers.Dense(units, "relu", name="widen")
@@ -88,11 +71,8 @@ class TransformerLayer(keras.layers.Layer):
         return SelfAttention(**self._attention_options, **options)
 
     def add(self, x, index, sublayer, training=None):
-        """Apply a sublayer with residual connection and pre-norm or post-norm."""
-        norm = self.norms[index]
-        if self.pre_norm:
-            return x + self.dropout(sublayer(norm(x)), training=training)
-        return norm(x + self.dropout(sublayer(x), training=training))
+        """Apply a sublayer with pre-norm and a residual connection."""
+        return x + self.dropout(sublayer(self.norms[index](x)), training=training)
 
     def feed_forward(self, x):
         return self.narrow(self.widen(x))
@@ -175,28 +155,17 @@ class DecoderLayer(TransformerLayer):
 class TransformerDecoder(keras.layers.Layer):
     """A stack of decoder layers, for whole sequences or step by step.
 
-    The weights over the source are the mean over the heads of one layer, the
-    `alignment_layer` counted from 1, or of all layers but the lowest, which attends to
-    the last token rather than the next one. A call is that of `DecoderLayer`; the
-    weights are only returned if `return_weights`.
+    The weights over the source are the mean over the heads of all layers but the
+    lowest, which attends to the last token rather than the next one. A call is that of
+    `DecoderLayer`; the weights are only returned if `return_weights`.
     """
 
-    def __init__(
-        self, layers, depth, *, alignment_layer=None, pre_norm=True, **options
-    ):
+    def __init__(self, layers, depth, **options):
         super().__init__(name="decoder")
-        if alignment_layer is not None and alignment_layer > layers:
-            raise UserError(
-                f"alignment_layer must be at most {layers}, the number of decoder "
-                f"layers. Received: {alignment_layer}"
-            )
-        self.alignment_layer = alignment_layer
         self.layers = [
-            DecoderLayer(depth, pre_norm=pre_norm, name=f"decoder_{i}", **options)
-            for i in range(layers)
+            DecoderLayer(depth, name=f"decoder_{i}", **options) for i in range(layers)
         ]
-        norm = keras.layers.LayerNormalization
-        self.norm = norm() if pre_norm else keras.layers.Identity()
+        self.norm = keras.layers.LayerNormalization()
 
     @property
     def dropouts(self):
@@ -266,6 +235,4 @@ class TransformerDecoder(keras.layers.Layer):
         return self.norm(x), cache, sum(weights) / len(weights)
 
     def _aligns(self, index):
-        if self.alignment_layer is not None:
-            return index == self.alignment_layer - 1
         return index > 0 or len(self.layers) == 1

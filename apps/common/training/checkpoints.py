@@ -38,7 +38,6 @@ CHANGEABLE = (
     "target",
     "valid_source",
     "valid_target",
-    "guide",
     "monolingual",
     "reverse_model",
     "output",

@@ -4,8 +4,7 @@ import functools
 import math
 import sys
 
-import numpy as np
-from keras_attention_apps.common.errors import UserError, counted
+from keras_attention_apps.common.errors import counted
 from keras_attention_apps.common.files import (
     Inputs,
     atomic_path,
@@ -25,16 +24,11 @@ def evaluate(config):
         check_file(config.output)
     source, target = _files(config)
     chosen = config.model
-    inputs = source, target, config.alignments, config.glossary
+    inputs = source, target, config.glossary
     check_read_once(*inputs)
     Inputs(*inputs, *RUNTIMES.files(chosen.name)).check(config.output)
     glossary = config.glossary and Glossary.from_file(config.glossary)
     sources, references = dataset.read_parallel(source, target)
-    links = None
-    if config.alignments is not None:
-        links = dataset.read_links(
-            config.alignments, sources, references, possible=True
-        )
     translator = RUNTIMES.load(
         chosen.name,
         config.runtime,
@@ -44,8 +38,6 @@ def evaluate(config):
         needs_keras=config.glossary and "--glossary",
         **chosen.options,
     )
-    if links is not None:
-        _check_aligns(translator, chosen.name)
     search = translator.search_options(**config.search.given)
     translate = functools.partial(
         translator.translate,
@@ -67,14 +59,6 @@ def evaluate(config):
     if config.output is not None:
         with atomic_path(config.output) as temporary:
             temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
-    if links is not None:
-        aligned = translator.align(sources, references, batch_size=config.batch_size)
-        scores["aer"] = metrics.alignment_error_rate(aligned, links)
-        kinds = np.concatenate(links)[:, 2]
-        print(
-            f"aer      {scores['aer']:6.2f}  {np.sum(kinds == dataset.SURE)} sure and "
-            f"{np.sum(kinds == dataset.POSSIBLE)} possible links; forced decoding"
-        )
     return scores
 
 
@@ -136,20 +120,6 @@ def _print_glossary(glossary, sources, found, references, translate):
     plain = [translation.text for translation in unconstrained]
     scores, _ = metrics.translation_scores(plain, references)
     print(f"{'':8} {scores['bleu-lc']:6.2f}  bleu-lc without the glossary")
-
-
-def _check_aligns(translator, model):
-    """Raise a `UserError` if a model cannot align given translations."""
-    if not hasattr(translator, "align"):
-        raise UserError(
-            "--alignments needs the runtime keras, whose decoder can read the "
-            f"reference; a LiteRT file contains the search alone. Received: {model!r}"
-        )
-    translator.check_single("--alignments")
-    if not translator.attends:
-        raise UserError(
-            f"--alignments needs a model with attention. Received: {model!r}"
-        )
 
 
 def _files(config):

@@ -8,7 +8,6 @@ import numpy as np
 from keras_attention_apps.common.distribution import rows_of_host
 from keras_attention_apps.common.network.base import rounded_up
 from keras_attention_apps.common.text import START, UNKNOWN
-from keras_attention_apps.nmt.data.dataset import subword_weights
 from keras_attention_apps.nmt.text import pad
 
 # Sentences are sorted by length within buckets of this many batches.
@@ -31,9 +30,7 @@ class SentenceBatches(keras.utils.PyDataset):
     `max_length` tokens on one side are left out. A back-translated source begins with
     `TAG`. The batches of the next epoch are prepared in a thread.
 
-    If the pairs have links, a batch also has `"guide"` `(B, T, S)`, the target weights
-    of the attention; see `subword_weights`. With a `Copying`, words of the target are
-    extended ids.
+    With a `Copying`, words of the target are extended ids.
 
     Args:
         subword_dropout: BPE-dropout of the source; see `Subwords.encode_all`. A text
@@ -110,7 +107,7 @@ class SentenceBatches(keras.utils.PyDataset):
         self._next = self._thread.submit(self.plan, self.epoch + 1)
 
     def plan(self, epoch):
-        """Return the batches of an epoch: lists of token ids of pairs, and links."""
+        """Return the batches of an epoch: lists of pairs of token ids."""
         random = np.random.default_rng((self.seed, epoch))
         encoded = [self._sources(int(random.integers(1 << 31))), self._plain[1]]
         if self.copying:
@@ -119,8 +116,7 @@ class SentenceBatches(keras.utils.PyDataset):
         if self.few_shapes:
             longest = lengths.max(axis=1, keepdims=True)
             lengths = np.vectorize(self.padded_length)(longest)
-        links = [self.pairs.links] if self.pairs.links else []
-        pairs = list(zip(*encoded, *links, strict=True))
+        pairs = list(zip(*encoded, strict=True))
         order = np.arange(len(pairs))
         if self.pairs.weights:
             # How often the epoch has each pair: a fraction is rounded at random.
@@ -174,25 +170,8 @@ class SentenceBatches(keras.utils.PyDataset):
             "source": pad(source, rows, columns[0]),
             "target": pad(target, rows, columns[1]),
         }
-        if self.pairs.links:
-            inputs["guide"] = self._guide(batch, (rows, columns[1] - 1, columns[0]))
         of_host = rows_of_host(rows)
         return ({name: array[of_host] for name, array in inputs.items()},)
-
-    def _guide(self, batch, shape):
-        """Return the target weights of the attention, `(B, T, S)`."""
-        guide = np.zeros(shape, "float32")
-        for row, (source, target, links) in zip(guide, batch, strict=False):
-            expanded, first = target, np.arange(len(target))
-            if self.copying:
-                expanded, tokens = self.copying.expand(target, source)
-                _, first = np.unique(tokens, return_index=True)
-            # The index of the word of each token. The end token belongs to no word.
-            places = self.subwords.word_places(expanded)
-            places = places[first[first < len(places)]]
-            weights = subword_weights(links, self.subwords.word_places(source), places)
-            row[: weights.shape[0], : weights.shape[1]] = weights
-        return guide
 
     def _largest(self):
         """Return the sizes of a batch of all pairs, however their words are split."""

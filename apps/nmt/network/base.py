@@ -15,12 +15,7 @@ from keras_attention_apps.common.network.base import DecoderNetwork
 from keras_attention_apps.common.text import PAD, UNKNOWN
 from keras_attention_apps.nmt.text import NONE, OUTSIDE, boundaries
 
-from keras_attention import (
-    PointerGenerator,
-    attention_supervision,
-    linear_crossentropy,
-    sequence_crossentropy,
-)
+from keras_attention import PointerGenerator, linear_crossentropy, sequence_crossentropy
 
 
 def word_numbers(source, kinds):
@@ -72,41 +67,24 @@ class TranslationNetwork(DecoderNetwork):
         inputs: Dict with token ids, padded with PAD: `"source"` `(B, S)`, and
             `"target"` `(B, T + 1)` from START to END. In self-critical training
             `"target"` holds K samples of each sentence, `(B, K, T + 1)`, and
-            `"advantages"` theirs, `(B, K)`. For attention supervision also `"guide"`,
-            the target weights of the attention, `(B, T, S)`; rows that are zero, such
-            as those of words without a link, have no loss.
+            `"advantages"` theirs, `(B, K)`.
 
     Returns:
         Inputs of the output layer, `(B, T, E)` or `(B * K, T, E)`, for the tokens after
-        START. With a guide or copying, a dict of these as `"hidden"`, and the attention
-        as `"weights"`, `(B, T, S)`; with copying, also the ids of the source as
-        `"source_ids"`, `(B, S)`.
+        START. With copying, a dict of these as `"hidden"`, the attention as
+        `"weights"`, `(B, T, S)`, and the ids of the source as `"source_ids"`, `(B, S)`.
     """
 
-    def __init__(
-        self,
-        config,
-        vocabulary_size,
-        *,
-        label_smoothing=0.0,
-        guide_weight=0.0,
-        **options,
-    ):
+    def __init__(self, config, vocabulary_size, *, label_smoothing=0.0, **options):
         super().__init__(config, name="translator", **options)
         self.label_smoothing = label_smoothing
-        self.guide_weight = guide_weight
         deviation = config.embedding_units**-0.5
-
-        def embeddings(name):
-            normal = keras.initializers.RandomNormal(stddev=deviation)
-            sizes = vocabulary_size, config.embedding_units
-            return keras.layers.ReversibleEmbedding(
-                *sizes, embeddings_initializer=normal, name=name
-            )
-
-        self.embedding = self.source_embedding = embeddings("embedding")
-        if not config.share_embeddings:
-            self.source_embedding = embeddings("source_embedding")
+        self.embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            config.embedding_units,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=deviation),
+            name="embedding",
+        )
         self.embedding_dropout = keras.layers.Dropout(config.dropout)
         self.output_dropout = keras.layers.Dropout(config.output_dropout)
         self.kinds = np.full(vocabulary_size, OUTSIDE, "int32")
@@ -142,28 +120,19 @@ class TranslationNetwork(DecoderNetwork):
         hidden, weights = self.decode(
             self._decoder_inputs(_rows(target)[:, :-1]),
             memory,
-            return_weights="guide" in inputs or self.config.copy,
+            return_weights=self.config.copy,
             training=training,
         )
-        if weights is None:
+        if not self.pointer_generator:
             return hidden
-        outputs = {"hidden": hidden, "weights": weights}
-        if self.pointer_generator:
-            outputs["source_ids"] = memory["source_ids"]
-        return outputs
+        source_ids = memory["source_ids"]
+        return {"hidden": hidden, "weights": weights, "source_ids": source_ids}
 
     def _decoder_inputs(self, token_ids):
         """Replace extended ids by UNKNOWN, which has an embedding."""
         if not self.pointer_generator:
             return token_ids
         return ops.where(token_ids < len(self.kinds), token_ids, UNKNOWN)
-
-    def align(self, inputs):
-        """Return the attention of forced decoding, `(B, T, S)`, without START."""
-        memory = self.encode(inputs["source"])
-        target = self._decoder_inputs(inputs["target"][:, :-1])
-        _, weights = self.decode(target, memory, return_weights=True)
-        return weights
 
     def begin(self, inputs, max_length):
         memory, state = self.start(inputs, max_length)
@@ -190,10 +159,6 @@ class TranslationNetwork(DecoderNetwork):
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
         """Return the mean cross-entropy of a token.
 
-        With a guide, the loss of attention supervision per token is added, times its
-        weight: guided alignment training
-        ([Chen et al., 2016](https://arxiv.org/abs/1607.01628)).
-
         With advantages, the loss of each sample is weighted by its advantage: the
         gradient is an estimate of that of the expected reward
         ([Rennie et al., 2017](https://arxiv.org/abs/1612.00563), equation 8).
@@ -206,7 +171,7 @@ class TranslationNetwork(DecoderNetwork):
             loss = ops.sum(ops.where(mask, losses, 0.0)) / ops.maximum(tokens, 1.0)
         else:
             options = {"label_smoothing": self.label_smoothing}
-            hidden = y_pred["hidden"] if "guide" in x else y_pred
+            hidden = y_pred
             if "advantages" in x:
                 hidden = hidden / self.sample_temperature
                 options = {"weights": ops.reshape(x["advantages"], (-1, 1))}
@@ -214,10 +179,6 @@ class TranslationNetwork(DecoderNetwork):
                 targets, hidden, self.embedding.embeddings, mask, **options
             )
         tokens = ops.cast(tokens, loss.dtype)
-        if "guide" in x:
-            guided = attention_supervision(y_pred["weights"], x["guide"], mask)
-            guided = ops.cast(ops.sum(guided), loss.dtype) / ops.maximum(tokens, 1.0)
-            loss = loss + self.guide_weight * guided
         self.mean_loss.update_state(loss, sample_weight=tokens)
         return share_of_replica(tokens) * loss
 
@@ -244,16 +205,3 @@ class TranslationNetwork(DecoderNetwork):
 def _rows(target):
     """Reshape token ids `(B, T)` or `(B, K, T)` to `(rows, T)`."""
     return ops.reshape(target, (-1, ops.shape(target)[-1]))
-
-
-class ForcedDecoding(keras.Model):
-    """Forced decoding as a Keras model, compiled once; see `align` of the network."""
-
-    def __init__(self, network, jit_compile=False):
-        super().__init__(name="forced_decoding")
-        self.network = network
-        self.built = True
-        self.compile(jit_compile=jit_compile)
-
-    def call(self, inputs):
-        return self.network.align(inputs)

@@ -31,8 +31,6 @@ class RecurrentNetwork(TranslationNetwork):
     `_hidden(embedded, outputs)`, the inputs of the output layer before dropout.
     """
 
-    bidirectional = True
-
     def __init__(self, config, vocabulary_size, **options):
         super().__init__(config, vocabulary_size, **options)
         if not config.encoder_units:
@@ -42,7 +40,6 @@ class RecurrentNetwork(TranslationNetwork):
         self.encoder = EncoderStack(
             lambda: self._cell(config.encoder_units),
             config.encoder_layers,
-            self.bidirectional,
             config.dropout,
         )
         self.context_dropout = keras.layers.Dropout(config.context_dropout)
@@ -51,12 +48,12 @@ class RecurrentNetwork(TranslationNetwork):
             cell = keras.layers.StackedRNNCells([cell, *map(ResidualCell, rest)])
         self.decoder = AttentionDecoder(self._attention_cell(cell))
 
-    def _embed(self, embedding, token_ids, training=None):
-        return self.embedding_dropout(embedding(token_ids), training=training)
+    def _embed(self, token_ids, training=None):
+        return self.embedding_dropout(self.embedding(token_ids), training=training)
 
     def encode(self, source, training=None):
         mask = source != PAD
-        embedded = self._embed(self.source_embedding, source, training)
+        embedded = self._embed(source, training)
         annotations, finals = self.encoder(embedded, mask, training=training)
         cell = self.decoder.cell.cell
         state = tree.pack_sequence_as(
@@ -71,7 +68,7 @@ class RecurrentNetwork(TranslationNetwork):
         return annotations, mask
 
     def decode(self, target, memory, return_weights=False, training=None):
-        embedded = self._embed(self.embedding, target, training)
+        embedded = self._embed(target, training)
         steps = self.decoder(
             embedded,
             memory["values"],
@@ -96,19 +93,19 @@ class RecurrentNetwork(TranslationNetwork):
 
 
 class EncoderStack(keras.layers.Layer):
-    """A stack of recurrent encoders, each in one direction or both.
+    """A stack of bidirectional recurrent encoders.
 
     From the second on, each layer has a residual connection. The call takes embedded
-    words `(B, S, E)` and their mask, and returns annotations, `(B, S, U)` or, in both
-    directions, `(B, S, 2 U)`; and for each layer, for each direction, the list of the
-    last states.
+    words `(B, S, E)` and their mask, and returns annotations `(B, S, 2 U)`; and for
+    each layer, for each direction, the list of the last states.
     """
 
-    def __init__(self, make_cell, layers, bidirectional, dropout, **kwargs):
+    def __init__(self, make_cell, layers, dropout, **kwargs):
         super().__init__(**kwargs)
-        self.directions = 1 + bidirectional
-        cells = [[make_cell() for _ in range(self.directions)] for _ in range(layers)]
-        self.encoders = [RecurrentEncoder(*x, return_state=True) for x in cells]
+        self.encoders = [
+            RecurrentEncoder(make_cell(), make_cell(), return_state=True)
+            for _ in range(layers)
+        ]
         self.dropout = keras.layers.Dropout(dropout)
 
     def build(self, inputs_shape, mask_shape=None):
@@ -123,8 +120,8 @@ class EncoderStack(keras.layers.Layer):
         for index, encoder in enumerate(self.encoders):
             below = self.dropout(x, training=training) if index else x
             annotations, *states = encoder(below, mask=mask, training=training)
-            count = len(states) // self.directions
-            finals.append([states[:count], states[count:]][: self.directions])
+            count = len(states) // 2
+            finals.append((states[:count], states[count:]))
             x = x + annotations if index else annotations
         return x, finals
 
@@ -172,8 +169,7 @@ class BahdanauNetwork(RecurrentNetwork):
         self.readout = DeepOutput(config.embedding_units, config.readout)
 
     def _cell(self, units):
-        cell = LayerNormGRUCell if self.config.layer_norm else keras.layers.GRUCell
-        return cell(units)
+        return LayerNormGRUCell(units)
 
     def _attention_cell(self, cell):
         attention = AdditiveAttention(self.config.attention_units, use_bias=True)
@@ -216,19 +212,16 @@ class LuongNetwork(RecurrentNetwork):
     """
 
     def __init__(self, config, vocabulary_size, **options):
-        self.bidirectional = config.bidirectional
         super().__init__(config, vocabulary_size, **options)
-        depth = config.encoder_units * (1 + config.bidirectional)
         self.bridges = [
             keras.layers.Identity()
-            if depth == config.units
+            if config.units == 2 * config.encoder_units
             else keras.layers.Dense(config.units, "tanh", name=f"bridge_{i}")
             for i in range(2 * config.decoder_layers)
         ]
 
     def _cell(self, units):
-        cell = LayerNormLSTMCell if self.config.layer_norm else keras.layers.LSTMCell
-        return cell(units)
+        return LayerNormLSTMCell(units)
 
     def _attention_cell(self, cell):
         config = self.config

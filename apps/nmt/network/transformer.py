@@ -22,8 +22,7 @@ class TransformerNetwork(TranslationNetwork):
     """Encoder and decoder of self-attention, without recurrence.
 
     Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3; with
-    norms before the sublayers
-    [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), section 3.
+    pre-norm [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), section 3.
     """
 
     def __init__(self, config, vocabulary_size, **options):
@@ -32,8 +31,6 @@ class TransformerNetwork(TranslationNetwork):
             "heads": config.heads,
             "units": config.units,
             "dropout": config.dropout,
-            "attention_dropout": config.attention_dropout,
-            "pre_norm": config.pre_norm,
         }
         depth = config.embedding_units
         self.positions = PositionEncoding()
@@ -42,31 +39,27 @@ class TransformerNetwork(TranslationNetwork):
             for i in range(config.encoder_layers)
         ]
         self.transformer = TransformerDecoder(
-            config.decoder_layers,
-            depth,
-            alignment_layer=config.alignment_layer,
-            **layer_options,
+            config.decoder_layers, depth, **layer_options
         )
-        norm = keras.layers.LayerNormalization
-        self.encoder_norm = norm() if config.pre_norm else keras.layers.Identity()
+        self.encoder_norm = keras.layers.LayerNormalization()
         # Keras stores a layer under the first of its names in alphabetical order. These
         # names keep weight files as they were.
         self.decoder_layers = self.transformer.layers
         self.decoder_norm = self.transformer.norm
 
-    def _embed(self, embedding, token_ids, training=None):
-        embedded = embed(embedding, self.positions, token_ids)
+    def _embed(self, token_ids, training=None):
+        embedded = embed(self.embedding, self.positions, token_ids)
         return self.embedding_dropout(embedded, training=training)
 
     def encode(self, source, training=None):
         mask = source != PAD
-        x = self._embed(self.source_embedding, source, training=training)
+        x = self._embed(source, training=training)
         for layer in self.encoder_layers:
             x = layer(x, mask, training=training)
         return {"values": self.encoder_norm(x), "mask": mask}
 
     def decode(self, target, memory, return_weights=False, training=None):
-        x = self._embed(self.embedding, target, training=training)
+        x = self._embed(target, training=training)
         found = self.transformer(
             x,
             memory["values"],

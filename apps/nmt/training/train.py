@@ -98,8 +98,6 @@ def train(config: TrainConfig):
         model=with_recipe(config.model, config.model.attention),
         output=resolved(config.output),
     )
-    if config.guide and config.model.attention == "none":
-        raise UserError("guide needs a model with attention. Received: attention=none")
     if (config.monolingual is None) != (config.reverse_model is None):
         raise UserError(
             "expected both --monolingual and --reverse-model, or neither. Received: "
@@ -109,7 +107,7 @@ def train(config: TrainConfig):
     models = [config.from_preset, config.reverse_model]
     runner.check_output(
         config.output,
-        [*inputs, config.guide, config.monolingual, *config.data, *models],
+        [*inputs, config.monolingual, *config.data, *models],
         (BEST, CHECKPOINTS, SAVED_EPOCHS, BACK_TRANSLATIONS),
         files=(SUBWORDS,),
     )
@@ -136,21 +134,16 @@ def read_texts(config):
         )
     if config.data or config.data_weights:
         data_sets.check_data_sets(config.data, config.data_weights)
-    if len(config.data) > 1 and config.guide:
-        raise UserError(
-            f"--guide needs a single data set. Received: {len(config.data)} with --data"
-        )
     if config.data:
         parts = [
             dataset.read_pairs(
-                *dataset.find_files(x, config.pair, dataset.TRAINING_NAMES),
-                config.guide,
+                *dataset.find_files(x, config.pair, dataset.TRAINING_NAMES)
             )
             for x in config.data
         ]
         training = dataset.joined(parts, config.data_weights or [1] * len(parts))
         return training, read_validation(config)
-    training = dataset.read_pairs(*files[:2], config.guide)
+    training = dataset.read_pairs(*files[:2])
     if any(files[2:]):
         validation = dataset.read_pairs(*files[2:])
     else:
@@ -209,26 +202,14 @@ def text_fingerprint(training, validation):
     return f"{len(training):,} pairs, {count:,} for validation, {digest}"
 
 
-def guide_fingerprint(training):
-    """Return a line with the number of links and their digest, or `None`."""
-    if not training.links:
-        return None
-    digest = short_digest([links.tolist() for links in training.links])
-    return f"{sum(map(len, training.links)):,} links, {digest}"
-
-
 def _train(config, training, validation, devices):
     start = None
     if config.from_preset:
         start, model = Translator.to_fine_tune(config.from_preset, config.model)
         size = len(start.tokenizer)
         config = dataclasses.replace(config, model=model, vocabulary_size=size)
-    checkpoints = open_checkpoints(
-        config,
-        start,
-        text=text_fingerprint(training, validation),
-        guide_links=guide_fingerprint(training),
-    )
+    fingerprint = text_fingerprint(training, validation)
+    checkpoints = open_checkpoints(config, start, text=fingerprint)
     subwords = start.tokenizer if start else _subwords(config, training, checkpoints)
     model = config.model
     if model.length_ratio is None:
@@ -239,7 +220,6 @@ def _train(config, training, validation, devices):
         len(subwords),
         label_smoothing=config.label_smoothing,
         sample_temperature=config.self_critical_temperature,
-        guide_weight=config.guide_weight,
     )
     if start:
         copy_weights(start.network, network)
@@ -336,9 +316,7 @@ class TranslationTraining(runner.Training):
     def teacher_forcing(self):
         """Train by teacher forcing on the reference translations."""
         config = self.config
-        batches = self._batches(
-            config.batch_tokens, config.subword_dropout, guided=True
-        )
+        batches = self._batches(config.batch_tokens, config.subword_dropout)
         self._report(batches)
         if not self.progress.weights:
             # Epochs of another training must not be averaged.
@@ -403,10 +381,10 @@ class TranslationTraining(runner.Training):
             ema_momentum=min(momentum, 1 - 1 / SAMPLED_EMA_STEPS),
         )
 
-    def _batches(self, batch_tokens, subword_dropout=0.0, guided=False):
+    def _batches(self, batch_tokens, subword_dropout=0.0):
         config, training = self.config, self.training
         batches = SentenceBatches(
-            training if guided else dataclasses.replace(training, links=None),
+            training,
             self.task.tokenizer,
             batch_tokens=batch_tokens,
             min_batches=config.min_steps,
@@ -436,8 +414,6 @@ class TranslationTraining(runner.Training):
                 f"{counted(self.config.model.max_length, 'subword')}"
             )
         parts.append(self.validation_summary)
-        if training.links:
-            parts.append(f"{sum(map(len, training.links))} links")
         parts.append(f"{len(self.task.tokenizer)} subwords")
         parts.append(f"{self.network.count_params():,} weights")
         print("; ".join(parts))
