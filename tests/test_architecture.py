@@ -25,7 +25,7 @@ BELOW = {
     "serialization": {"typing"},
     "backends": {"sizes"},
     "distribution": set(),
-    "loops": {"sizes"},
+    "loops": {"backends", "sizes"},
     "ops": {"loops", "backends", "sizes", "typing"},
     "layers": BASICS | {"ops"},
     "split_cells": BASICS | {"ops", "layers"},
