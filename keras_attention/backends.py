@@ -14,6 +14,8 @@ USUAL_LENGTH = 1024
 
 # Maximum number of scores for which elementwise products and sums are the fastest.
 FEW_SCORES = 2**12
+# The same number of queries in LiteRT.
+FEW_QUERIES = 8
 
 _for_litert = contextvars.ContextVar("for_litert", default=False)
 
@@ -57,11 +59,14 @@ def exports_to_onnx():
 
 
 def has_few_scores(shape, dtype):
-    """Return whether elementwise products and sums are fastest for scores `(..., S)`.
+    """Return whether sums of products are the fastest for scores `(..., T, S)`.
 
     In graphs for CPUs, TensorFlow computes softmax and matrix products in float32 with
-    a library whose overhead then exceeds the cost of the sums themselves.
+    a library whose overhead then exceeds the cost of the sums themselves. LiteRT
+    rearranges a matrix for every product, which few queries do not repay.
     """
+    if _for_litert.get():
+        return shape[-2] is not None and shape[-2] <= FEW_QUERIES
     # Checked first: unknown sizes of JAX are symbols, which cannot be compared.
     if not traces_for_cpu() or keras.backend.standardize_dtype(dtype) != "float32":
         return False

@@ -13,14 +13,11 @@ Reference:
 import keras
 from keras import ops
 
-from keras_attention.backends import has_few_scores, softmax, traces_for_litert
+from keras_attention.backends import has_few_scores, softmax
 from keras_attention.ops.masks import clear_masked
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.ops.rows import LOWEST
 from keras_attention.sizes import index_range, is_one, may_be_zero
-
-# Maximum number of queries for which LiteRT computes sums of products the fastest.
-FEW_QUERIES = 8
 
 
 def project_heads(dense, x, num_heads):
@@ -48,7 +45,7 @@ def head_scores(query, keys):
     """Return `query @ keys^T` `(B, N, T, S)` for `(B, N, T, D)` and `(B, G, S, D)`."""
     is_grouped = query.shape[1] != keys.shape[1]
     heads = _by_group(query, keys.shape[1]) if is_grouped else query
-    if _sums_are_fastest((*heads.shape[:3], keys.shape[2]), query.dtype):
+    if has_few_scores((*heads.shape[:3], keys.shape[2]), query.dtype):
         if is_one(heads.shape[2]):
             scores = ops.sum(heads * keys, axis=-1)[:, :, None]
         else:
@@ -62,7 +59,7 @@ def read_heads(weights, values):
     """Return `weights @ values` for `(B, N, T, S)` and values `(B, G, S, V)`."""
     is_grouped = weights.shape[1] != values.shape[1]
     heads = _by_group(weights, values.shape[1]) if is_grouped else weights
-    if _sums_are_fastest(heads.shape, weights.dtype):
+    if has_few_scores(heads.shape, weights.dtype):
         if is_one(heads.shape[2]):
             heads = ops.transpose(heads, (0, 1, 3, 2))
             context = ops.sum(heads * values, axis=2, keepdims=True)
@@ -71,16 +68,6 @@ def read_heads(weights, values):
     else:
         context = ops.matmul(heads, values)
     return _by_head(context, weights) if is_grouped else context
-
-
-def _sums_are_fastest(shape, dtype):
-    """Return whether elementwise products and sums are fastest for scores of a shape.
-
-    LiteRT rearranges a matrix for every product, which few queries do not repay.
-    """
-    if traces_for_litert():
-        return shape[2] is not None and shape[2] <= FEW_QUERIES
-    return has_few_scores(shape, dtype)
 
 
 def _by_group(x, num_groups):

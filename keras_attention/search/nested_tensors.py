@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from keras import ops, tree
 
 from keras_attention.backends import take
@@ -83,7 +84,7 @@ def write(history, t, entry):
     """
     batch = batch_of(entry)
     if is_one(batch):
-        t = t[0] if len(t.shape) else t
+        t = t[0] if np.ndim(t) else t
 
         def put_slice(past, x):
             if any(map(is_zero, x.shape)):
