@@ -1,7 +1,7 @@
 """Captions of images, whichever runtime computes them."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -110,6 +110,7 @@ class BaseCaptioner:
     presets = PRESETS
     tokenizer_type: type[StoredTokenizer] = Vocabulary
     tokenizer: Vocabulary
+    search_options: Callable[..., dict[str, Any]]
 
     def caption(self, images: Any, **options: Any) -> Caption | list[Caption]:
         """Caption one image or several.

@@ -114,8 +114,10 @@ _COEFFICIENT_BYTES = 6
 _PART = 2**22
 
 # Suffixes of common image formats that are not supported.
-UNSUPPORTED_SUFFIXES = (".arw", ".cr2", ".dng", ".heic", ".heif", ".jxl", ".nef")
-UNSUPPORTED_SUFFIXES += (".psd", ".svg")
+UNSUPPORTED_SUFFIXES = (
+    *(".arw", ".cr2", ".dng", ".heic", ".heif"),
+    *(".jxl", ".nef", ".psd", ".svg"),
+)
 _ORIENTATION = 0x0112
 # The text of a PNG that contains the tags of Exif in hexadecimal digits.
 _RAW_EXIF = "Raw profile type exif"

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -17,7 +17,7 @@ from keras_attention_apps.common.hypotheses import (
 from keras_attention_apps.common.litert import LiteTask
 from keras_attention_apps.common.models import Runtimes, loading
 from keras_attention_apps.common.options import Length, LengthRatio, Natural
-from keras_attention_apps.common.text import END, has_unspaced
+from keras_attention_apps.common.text import END, StoredTokenizer, has_unspaced
 from keras_attention_apps.nmt.config import (
     PRESETS,
     SamplingConfig,
@@ -193,7 +193,8 @@ class BaseTranslator:
 
     noun = "translator"
     presets = PRESETS
-    tokenizer_type = Subwords
+    tokenizer_type: type[StoredTokenizer] = Subwords
+    search_options: Callable[..., dict[str, Any]]
 
     @functools.cached_property
     def copying(self):
@@ -291,7 +292,7 @@ class BaseTranslator:
             raise UserError("sampling does not take a glossary: expected one of both")
         check_batch_size(batch_size)
         seeds = sampling and ((sampling, (sampling.seed, i)) for i in itertools.count())
-        counts = collections.deque()
+        counts: collections.deque[int] = collections.deque()
 
         def parts():
             for text in sentences:
@@ -305,10 +306,10 @@ class BaseTranslator:
             count = counts.popleft()
             others = itertools.islice(found, min(count, MAX_SENTENCES) - 1)
             if sampling:
-                joined = map(Translation.joined, zip(first, *others, strict=False))
+                drawn = zip(first, *others, strict=False)
+                joined = list(map(Translation.joined, drawn))
             else:
                 joined = joined_best([first, *others], n_best)
-            joined = list(joined)
             if count > MAX_SENTENCES:
                 joined = [dataclasses.replace(one, cut=True) for one in joined]
             yield joined

@@ -817,5 +817,11 @@ def _read_sample(where, files, split, listing):
 
 # In the order in which they are tried. A reader returns the `Listing` of a data set, or
 # `None` if it does not recognise its layout.
-LAYOUTS = (read_karpathy, read_coco, read_flickr, read_kaggle, read_metadata)
-LAYOUTS += (read_webdataset,)
+LAYOUTS = (
+    read_karpathy,
+    read_coco,
+    read_flickr,
+    read_kaggle,
+    read_metadata,
+    read_webdataset,
+)

@@ -78,20 +78,20 @@ def train(config: TrainConfig):
                 f"{name} must not be set with from_preset, which has its own "
                 f"vocabulary. Received: {value} and {config.from_preset!r}"
             )
-    if not config.model.attention:
-        model = dataclasses.replace(config.model, attention="bahdanau")
-        config = dataclasses.replace(config, model=model)
-    expected = DECODERS[config.model.attention]
+    attention = config.model.attention or "bahdanau"
+    model = dataclasses.replace(config.model, attention=attention)
+    config = dataclasses.replace(config, model=model)
+    expected = DECODERS[attention]
     if config.model.decoder != expected:
         raise UserError(
-            f"the attention {config.model.attention} needs the {expected} decoder. "
+            f"the attention {attention} needs the {expected} decoder. "
             f"Received: {config.model.decoder}"
         )
     if not is_begun(config.output):
         check_needs(config, TRAINING_NEEDS)
         # The options of a preset may have been saved before this check existed.
         if not config.from_preset:
-            recipe = RECIPES[config.model.attention]
+            recipe = RECIPES[attention]
             check_needs(config.model, MODEL_NEEDS, "model.", recipe)
     config = dataclasses.replace(
         config,
