@@ -22,6 +22,7 @@ from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.common.output import plots
 from keras_attention_apps.common.web.markup import (
     data_uri,
+    download,
     headline,
     notebook_headline,
     unsure_note,
@@ -346,3 +347,15 @@ def notebook_html(caption):
     )
     head = notebook_headline(caption, sentence(caption.text))
     return f"<div>{head}{tiles}</div>"
+
+
+def sheet(photo, caption):
+    """Return the maps of all words as one picture, and a link to download it."""
+    file = io.BytesIO()
+    drawn = draw_sheet(read_image(photo.preview), caption)
+    drawn.save(file, **FORMATS[".png"])
+    content, kind = file.getvalue(), "image/png"
+    text = "Download the sheet"
+    link = download(content, name="attention.png", text=text, media_type=kind)
+    picture = data_uri(content, kind)
+    return f'{link}<img class="ka-sheet" src="{picture}" alt="Maps of all words">'

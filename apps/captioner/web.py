@@ -49,6 +49,8 @@ HINT = "The caption appears here, and every word shows where the model looked."
 REMOVED = "The photograph was removed from the server meanwhile: choose it again."
 # Label of the upload.
 PHOTOGRAPH = "Photograph"
+# Updates of the list of captions, the button of the sheet, and the sheet.
+_HIDDEN = shown(""), gr.update(visible=False), shown("")
 # Longer side of the image that the page shows, and of those in the table.
 PREVIEW, THUMBNAIL = 800, 160
 
@@ -127,14 +129,15 @@ class CaptionPage(Models):
     def show_captions(self, photo, best, n_best, *options):
         if photo is None:
             # The browser still has the list of its captions.
-            return alert(REMOVED) if best else gr.skip(), shown("")
+            return alert(REMOVED) if best else gr.skip(), *_HIDDEN
         try:
             found = self.captions(photo, search_options(*options), n_best=n_best)
         except UserError as error:
-            return alert(error), shown("")
+            return alert(error), *_HIDDEN
         title = name_of(self.config.model.name)
         figure = overlays.caption_figure(photo, found[0], title, 0)
-        return figure, shown(n_best_table("caption", found))
+        table = n_best_table("caption", found)
+        return figure, shown(table), gr.update(visible=True), shown("")
 
     @revealed
     def show_other(self, photo, compare, *options):
@@ -142,6 +145,13 @@ class CaptionPage(Models):
             return ""
         (caption,) = self.captions(photo, search_options(*options), is_other=True)
         return overlays.caption_figure(photo, caption, name_of(self.config.compare), 1)
+
+    @revealed
+    def show_sheet(self, photo, *options):
+        if photo is None:
+            raise UserError(REMOVED)
+        (caption,) = self.captions(photo, search_options(*options))
+        return overlays.sheet(photo, caption)
 
     def caption(self, image, n_best, beam_size, length_penalty):
         """Caption an image; the result is a list of captions, best first."""
@@ -224,6 +234,8 @@ def _one_image(models):
                 result = gr.HTML(placeholder(HINT))
                 other = gr.HTML(visible=False)
             best = gr.HTML(visible=False)
+            draw = gr.Button("Draw the sheet of all maps", size="sm", visible=False)
+            sheet = gr.HTML(visible=False)
         with gr.Column(min_width=280):
             compare = gr.Checkbox(
                 label=f"Show {name_of(models.config.compare)} beside it",
@@ -235,8 +247,8 @@ def _one_image(models):
                 n_best = gr.Slider(1, 5, value=3, step=1, precision=0, label=label)
                 options = beam_options(models.defaults, PENALTIES)
 
-    results = [result, best]
-    reading = event(models.read_photo, upload, [upload, photo, *results])
+    results = [result, best, draw, sheet]
+    reading = event(models.read_photo, upload, [upload, photo, result, best])
     sampling = event(models.read_sample, None, [upload, photo])
     captioning = event(models.show_captions, [photo, best, n_best, *options], results)
     comparing = event(models.show_other, [photo, compare, *options], other)
@@ -246,6 +258,7 @@ def _one_image(models):
     for option in options:
         in_turn(option.input, captioning, comparing)
     in_turn(compare.input, comparing)
+    in_turn(draw.click, event(models.show_sheet, [photo, *options], sheet))
     endpoint(models.caption, upload, models.defaults, name="caption")
 
 

@@ -133,6 +133,8 @@ def test_nothing_is_cut_off_or_fetched_from_elsewhere(browser, address, width, d
         with settled(page):
             page.get_by_role("button", name="sample").click()
             words_of(page)
+        draw = page.get_by_role("button", name="sheet")
+        repeat_until(draw.click, page.locator(".ka-sheet"))
 
         assert is_within(page)
         assert elsewhere == []
@@ -159,10 +161,12 @@ def test_a_photograph_that_was_removed_must_be_chosen_again():
     events = object.__new__(page.CaptionPage)
     removed = "The photograph was removed from the server meanwhile: choose it again"
 
-    result, best = events.show_captions(None, "<table>", 3, 5, 0.7)
-    assert removed in result and not best["visible"]
+    sheet = events.show_sheet(None, 5, 0.7)
+    assert removed in sheet["value"] and sheet["visible"]
+    result, *others = events.show_captions(None, "<table>", 3, 5, 0.7)
+    assert removed in result and not any(update["visible"] for update in others)
     # No photograph was chosen.
-    result, _ = events.show_captions(None, "", 3, 5, 0.7)
+    result, *_ = events.show_captions(None, "", 3, 5, 0.7)
     assert removed not in str(result)
 
 
