@@ -28,8 +28,8 @@ subword, rounded up to a multiple of eight. Trained models end where they choose
   scores and of its output are as large as the GRU, ours have 256. Its weights are its
   own.
 
-With a trained model, ours are from strings to strings, including subwords and
-alignments; CTranslate2 receives and returns the subwords.
+With a trained model, all are from strings to strings; ours include alignments.
+CTranslate2 has the subwords of SentencePiece, as its documentation recommends.
 
     python -m pip install ctranslate2
     python benchmarks/translation_throughput.py
@@ -98,7 +98,7 @@ def random_task(attention):
 
 
 def real_task(model, text, folder, precisions):
-    """Return the task of `random_task` for lines of a text file, and the network.
+    """Return the task of `random_task` for lines of a text file, network and subwords.
 
     The LiteRT files with weights of these precisions are written to a folder.
     """
@@ -115,11 +115,13 @@ def real_task(model, text, folder, precisions):
     for name, file in files.items():
         options = translator.search_options()
         save_lite_translator(translator, file, search=options, quantize=name)
+    translator.tokenizer.save(Path(folder))
     encode = translator.tokenizer.encode
     task = {
         "attention": translator.config.attention,
         "model": model,
         "files": files,
+        "subwords": str(Path(folder, translator.tokenizer.file_name)),
         "lines": lines,
         "sources": [encode(line) for line in lines],
         "steps": [
@@ -127,7 +129,7 @@ def real_task(model, text, folder, precisions):
             for found in translator.translate(lines, split=False)
         ],
     }
-    return task, translator.network
+    return task, translator.network, translator.tokenizer.pieces
 
 
 def batches_of(task, together, every, multiple=1):
@@ -373,28 +375,45 @@ def ctranslate2_search(
         intra_threads=threads,
         inter_threads=parallel,
     )
-    # As for ours, several batches of random networks have lengths of their own.
+    if "model" in task:
+        return _from_strings(translator, task, beam_size, together, every, batch)
     parts = [
         ([[SYMBOLS.get(x, str(x)) for x in row if x != PAD] for row in source], steps)
         for source, steps in batches_of(task, together, every)
     ]
-    if "model" in task and together > 1:
-        # The library sorts the sentences and divides them into batches.
-        parts = [([row for rows, _ in parts for row in rows], None)]
     options = {"beam_size": beam_size, "max_batch_size": batch}
 
     def translate():
         for source, steps in parts:
-            limits = {}
-            if "model" not in task:
-                limits = {"min_decoding_length": steps, "max_decoding_length": steps}
+            limits = {"min_decoding_length": steps, "max_decoding_length": steps}
             found = translator.translate_batch(source, **options, **limits)
-            assert "model" in task or all(len(x.hypotheses[0]) == steps for x in found)
+            assert all(len(x.hypotheses[0]) == steps for x in found)
 
     return translate
 
 
-def write_ctranslate2(network, folder):
+def _from_strings(translator, task, beam_size, together, every, batch):
+    """Return the search of CTranslate2 for the lines of a trained model."""
+    from sentencepiece import SentencePieceProcessor
+
+    subwords = SentencePieceProcessor(model_file=task["subwords"])
+    lines = task["lines"][::every]
+    # The library sorts the sentences and divides them into batches.
+    size = len(lines) if together > 1 else 1
+    parts = [lines[i : i + size] for i in range(0, len(lines), size)]
+
+    def translate():
+        for part in parts:
+            source = [[*x, SYMBOLS[END]] for x in subwords.encode(part, out_type=str)]
+            found = translator.translate_batch(
+                source, beam_size=beam_size, max_batch_size=batch
+            )
+            subwords.decode([x.hypotheses[0] for x in found])
+
+    return translate
+
+
+def write_ctranslate2(network, pieces, folder):
     """Write a self-attention network of ours as CTranslate2 reads it."""
     from ctranslate2.specs import TransformerSpec
 
@@ -443,7 +462,7 @@ def write_ctranslate2(network, folder):
             own.attention.linear[1], parts[1].key_projection, parts[1].value_projection
         )
         dense(own.attention.linear[2], parts[0].output_projection)
-    words = [SYMBOLS.get(x, str(x)) for x in range(len(table))]
+    words = [SYMBOLS.get(i, piece) for i, piece in enumerate(pieces)]
     spec.register_source_vocabulary(words)
     spec.register_target_vocabulary(words)
     spec.validate()
@@ -594,15 +613,16 @@ def main():
         if arguments.model:
             precisions = [x.split(", ")[1] for x in OURS[2:] if x in candidates]
             given = arguments.model, arguments.text, folder, precisions
-            task, network = real_task(*given)
+            task, network, pieces = real_task(*given)
         else:
             task, network = random_task(arguments.attention), None
+            pieces = [str(i) for i in range(VOCABULARY)]
         if set(candidates) & set(CTRANSLATE2):
             task["ctranslate2"] = str(Path(folder, "ctranslate2"))
             Path(task["ctranslate2"]).mkdir()
             network = network or random_network(task["attention"])
             network({"source": np.ones((1, 2)), "target": np.ones((1, 2))})
-            write_ctranslate2(network, task["ctranslate2"])
+            write_ctranslate2(network, pieces, task["ctranslate2"])
         os.environ[TASK] = str(Path(folder, "task.json"))
         Path(os.environ[TASK]).write_text(json.dumps(task))
         print(f"{task['attention']}; medians of {arguments.rounds} rounds\n")

@@ -116,15 +116,19 @@ class Subwords(StoredTokenizer):
                 f"{PAD}, {START}, {END} and {UNKNOWN}. Received: "
                 f"{', '.join(map(str, special))}"
             )
-        self.pieces = [
-            self._processor.id_to_piece(i)
-            for i in range(self._processor.get_piece_size())
-        ]
+        kinds = ModelProto.SentencePiece
+        self.pieces = [x.piece for x in parsed.pieces]
         self.bytes = {
-            i: int(piece[3:5], 16)
-            for i, piece in enumerate(self.pieces)
-            if self._processor.is_byte(i)
+            i: int(x.piece[3:5], 16)
+            for i, x in enumerate(parsed.pieces)
+            if x.type == kinds.BYTE
         }
+        # As SentencePiece decodes them, without blanks.
+        texts = {kinds.CONTROL: "", kinds.UNKNOWN: "\u2047"}
+        self._texts = [
+            _BLANKS.sub("", texts.get(x.type, x.piece)) for x in parsed.pieces
+        ]
+        self._begins = [piece.startswith(WORD_BEGIN) for piece in self.pieces]
         controls = {f"<0x{byte:02X}>" for byte in (*range(33), 127)}
         spelt = [i for i, piece in enumerate(self.pieces) if piece in controls]
         self.banned = PAD, START, UNKNOWN, *spelt
@@ -257,16 +261,15 @@ class Subwords(StoredTokenizer):
     def _between_blanks(self, token_ids):
         """Return lists of the tokens between two spaces, up to END."""
         groups, begun = [], False
-        for token in token_ids:
+        for token in map(int, token_ids):
             if token == END:
                 break
             # A subword that is only the mark joins the word after it.
-            begins = self.pieces[token].startswith(WORD_BEGIN)
-            if not groups or (begins and begun):
+            if not groups or (begun and self._begins[token]):
                 groups.append([])
                 begun = False
             begun = begun or self.pieces[token] != WORD_BEGIN
-            groups[-1].append(int(token))
+            groups[-1].append(token)
         if groups and not self._text(groups[-1]):
             # The last group is a mark without a word after it.
             mark = groups.pop()
@@ -299,7 +302,15 @@ class Subwords(StoredTokenizer):
         return bytes(map(self.bytes.get, spelt)).decode(errors="replace")[0]
 
     def _text(self, tokens):
-        return clean(self._processor.decode(tokens)).replace(" ", "")
+        """Return the text of tokens between two spaces, without blanks."""
+        if self.bytes.keys().isdisjoint(tokens):
+            # The same as SentencePiece's, which takes longer.
+            text = "".join([self._texts[token] for token in tokens])
+            if text.isascii():
+                return text
+        else:
+            text = self._processor.decode(tokens)
+        return clean(text).replace(" ", "")
 
 
 # Kinds of subwords: outside of a word, within a word, at the beginning of a word.
@@ -420,7 +431,7 @@ def merge_weights(weights, source_places, target_places):
     """
     sources = np.asarray(source_places, "int32")
     targets = np.asarray(target_places, "int32")
-    merged = np.zeros((1 + max(targets, default=-1), 1 + max(sources, default=-1)))
+    merged = np.zeros((1 + targets.max(initial=-1), 1 + sources.max(initial=-1)))
     rows = np.asarray(weights, "float64")[: len(targets), : len(sources)]
     np.add.at(merged, (targets[:, None], sources[None, : rows.shape[1]]), rows)
     counts = np.bincount(targets, minlength=len(merged))
