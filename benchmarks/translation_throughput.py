@@ -396,7 +396,8 @@ def _from_strings(translator, task, beam_size, together, every, batch):
     """Return the search of CTranslate2 for the lines of a trained model."""
     from sentencepiece import SentencePieceProcessor
 
-    subwords = SentencePieceProcessor(model_file=task["subwords"])
+    # Threads of its own would take longer than the subwords of a sentence.
+    subwords = SentencePieceProcessor(model_file=task["subwords"], num_threads=1)
     lines = task["lines"][::every]
     # The library sorts the sentences and divides them into batches.
     size = len(lines) if together > 1 else 1

@@ -269,3 +269,9 @@ def test_one_epoch_has_one_label():
     svg = chart("title", [1.0], [(0, 1)], ["7"])
 
     assert re.findall(r"text-anchor: middle[^>]*>([^<]*)<", svg) == ["7"]
+
+
+def test_a_chart_needs_no_font_of_the_machine(caplog):
+    svg = chart("title", [1.0], [(0, 1)], ["7"])
+
+    assert not caplog.records and "font-family" not in svg

@@ -47,6 +47,8 @@ MAX_DOTS = 80
 # Colours in the charts of Matplotlib, and those of the style sheet in place of them.
 LABEL, GRID, MARK = "#010101", "#020202", "#030303"
 PHASES = [f"#0{number}0000" for number in range(1, 5)]
+# The font by which Matplotlib, which contains it, measures texts. The page has its own.
+FONT = "DejaVu Sans"
 COLOURS = {
     LABEL: "var(--dim)",
     GRID: "var(--line)",
@@ -65,7 +67,7 @@ def chart(title, values, phases, labels, *, marked=None):
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     options = {"svg.fonttype": "none", "svg.hashsalt": title, "svg.id": None}
-    options |= {"axes.edgecolor": GRID, "grid.color": GRID, "font.family": "inherit"}
+    options |= {"axes.edgecolor": GRID, "grid.color": GRID, "font.family": FONT}
     options |= dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), LABEL)
     with rc_context(options):
         figure = Figure((3.4, 2), layout="constrained")
@@ -101,7 +103,7 @@ def chart(title, values, phases, labels, *, marked=None):
     title = html.escape(title)
     label = f"{title}: first {known[0]:.4g}, last {known[-1]:.4g}"
     svg = re.sub(
-        r"^.*(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>",
+        rf"^.*(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>|font-family: '{FONT}';",
         "",
         stream.getvalue(),
         flags=re.DOTALL,
