@@ -66,14 +66,18 @@ def test_a_click_the_arrow_keys_and_the_mouse_change_the_map(browser, address):
         assert sum(layers_shown(page)) == 1
 
 
-def test_the_camera_gives_a_caption(browser, address):
+def test_the_camera_gives_a_caption_after_the_sample(browser, address):
     with opened(browser, address) as (page, _):
+        page.get_by_role("button", name="sample").click()
+        before = words_of(page)
         page.get_by_role("button", name="Capture from camera").click()
         page.get_by_role("button", name="Click to Access Webcam").click()
         page.wait_for_function("document.querySelector('video').videoWidth > 0")
         page.get_by_role("button", name="capture photo").click()
+        page.wait_for_timeout(2000)
 
-        assert len(words_of(page)) >= 3
+        assert page.get_by_text("expected an uploaded file").count() == 0
+        assert len(words_of(page)) >= 3 and words_of(page) != before
 
 
 def test_a_pasted_image_gives_a_caption(browser, address):

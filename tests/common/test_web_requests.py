@@ -150,6 +150,7 @@ def test_an_upload_is_read_until_it_is_removed(client):
         ((None, 1, 21, 1.0), "Beam width: input should be .* equal to 20.*21"),
         ((None, 1, 5, "x"), "Length penalty: input should be a valid number.*x"),
         ((3, 1, 5, 1.0), "expected an uploaded file.*3"),
+        (({"url": "file:///etc/passwd"}, 1, 5, 1.0), "expected an uploaded file"),
         (({"path": {"path": "/"}}, 1, 5, 1.0), "expected an uploaded file.*{'path': {"),
         (([], 1, 5, 1.0), "expected one uploaded file.*0"),
         ((None, 1, 5), "expected 4 values.*3"),

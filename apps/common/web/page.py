@@ -243,7 +243,7 @@ def _checked_upload(component, value, folder):
     """Return the uploads that a client named, with nothing but their paths."""
     files = value if isinstance(value, list) else [value]
     several = getattr(component, "file_count", "single") == "multiple"
-    if value is None and isinstance(component, gr.Image):
+    if isinstance(component, gr.Image) and (value is None or _is_preview(value)):
         return None
     if not files or (len(files) > 1 and not several):
         raise UserError(f"expected one uploaded file. Received: {len(files)}")
@@ -256,6 +256,15 @@ def _checked_upload(component, value, folder):
         path = upload_path(path, folder)
         checked.append({"path": path, "meta": {"_type": "gradio.FileData"}})
     return checked if isinstance(value, list) and several else checked[0]
+
+
+def _is_preview(value):
+    """Return whether a value is the photograph that the page shows, not an upload.
+
+    Gradio sends it when the camera is chosen while the sample is shown.
+    """
+    is_shown = isinstance(value, dict) and value.get("path") is None
+    return is_shown and str(value.get("url")).startswith("data:image/")
 
 
 STYLE = Path(__file__).parent / "page.css"
