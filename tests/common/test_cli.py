@@ -1,4 +1,6 @@
+import atexit
 import dataclasses
+import gc
 import importlib.metadata
 import os
 import signal
@@ -234,3 +236,18 @@ print("an error", file=sys.stderr)
 
     assert done.returncode == 0
     assert done.stderr.split() == [b"an", b"error"]
+
+
+@pytest.mark.parametrize("argv", [None, ["--version"]])
+def test_only_a_process_of_its_own_collects_rarely(argv, monkeypatch):
+    from keras_attention_apps.captioner.main import main
+
+    before, ends = gc.get_threshold(), []
+    monkeypatch.setattr(sys, "argv", ["captioner", "--version"])
+    monkeypatch.setattr(atexit, "register", ends.append)
+    try:
+        assert main(argv) == 0
+        rarely = gc.get_threshold()[0] > before[0]
+    finally:
+        gc.set_threshold(*before)
+    assert (rarely, ends) == ((True, [gc.freeze]) if argv is None else (False, []))

@@ -102,12 +102,9 @@ def chart(title, values, phases, labels, *, marked=None):
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
     title = html.escape(title)
     label = f"{title}: first {known[0]:.4g}, last {known[-1]:.4g}"
-    svg = re.sub(
-        rf"^.*(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>|font-family: '{FONT}';",
-        "",
-        stream.getvalue(),
-        flags=re.DOTALL,
-    )
+    svg = stream.getvalue().replace(f"font-family: '{FONT}';", "")
+    removed = r"^.*(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>"
+    svg = re.sub(removed, "", svg, flags=re.DOTALL)
     svg = re.sub("|".join(COLOURS), lambda match: COLOURS[match[0]], svg)
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
     return f'<figure class="chart"><figcaption>{title}{note}</figcaption>{svg}</figure>'
