@@ -31,7 +31,7 @@ def program(name, *arguments):
     """Return the command that runs a program, such as `"captioner"`, in this Python."""
     code = (
         f"import sys; from keras_attention_apps.{name}.main import main; "
-        "sys.exit(main(sys.argv[1:]))"
+        "sys.exit(main())"
     )
     return [sys.executable, "-c", code, *map(str, arguments)]
 

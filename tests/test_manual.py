@@ -162,8 +162,8 @@ def test_links_lead_to_files_of_the_repository():
         ("api/layers.md", "../layers.md", "../layers.md"),
         (
             "models/flickr8k-coco-soft.md",
-            "../flickr8k-hard/README.md",
-            "flickr8k-hard.md",
+            "../flickr8k-coco-hard/README.md",
+            "flickr8k-coco-hard.md",
         ),
         ("index.md", "https://keras.io/README.md", "https://keras.io/README.md"),
     ],

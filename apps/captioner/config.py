@@ -539,7 +539,7 @@ class WebConfig:
 
     model: Flags[ChosenModel] = ChosenModel()
     #: Model whose maps can be compared with those of --model: a preset, folder or file.
-    compare: str = "flickr8k-hard"
+    compare: str = "flickr8k-coco-hard"
     #: Maximum size of an image in megapixels; a larger one is not decoded.
     max_megapixels: Rare[Megapixels] = 50
     runtime: Flags[RuntimeConfig] = RuntimeConfig()

@@ -75,7 +75,8 @@ def test_inference_needs_hard_attention(command, model, capsys, tmp_path, monkey
 
 
 def test_inference_is_an_option_of_an_ensemble_with_hard_attention():
-    for model in ("flickr8k-hard", "flickr8k-coco-soft+flickr8k-hard", "some.tflite"):
+    hard = "flickr8k-coco-hard"
+    for model in (hard, f"flickr8k-coco-soft+{hard}", "some.tflite"):
         check_inference(ChosenModel(model, inference="argmax"))
     pytest.importorskip("gradio")
     from keras_attention_apps.captioner.web import CaptionPage

@@ -80,7 +80,7 @@ def test_images_of_a_generator_are_not_read_ahead(captioner, photograph):
 
 @pytest.mark.exhaustive
 def test_its_network_is_frozen_when_it_captions(eager, photograph):
-    load = functools.partial(Captioner.from_preset, "flickr8k-hard", image_size=64)
+    load = functools.partial(Captioner.from_preset, "flickr8k-coco-hard", image_size=64)
     captioner = load()
     before = captioner.caption(photograph).log_probability
     for weight in captioner.network.backbone.weights:
