@@ -2,10 +2,10 @@
 
 Reads two folders of data sets in the layout of `nmt train --data`. Draws pairs and
 monolingual target sentences of the first one, and other parallel text of the second
-one, all different; writes them to the folder OUTPUT, and runs the commands of the page
-there. After every step it prints what `nmt evaluate` prints for the validation set of
-the first data set, and the minutes that the training took. Steps that were completed
-there are not run again, and an interrupted training is resumed.
+one, all different; writes them to the folder OUTPUT, and runs steps 1 to 3 of the page
+there, with the same weight for both corpora. After every step it prints the minutes
+that the training took, and what `nmt evaluate` prints for the validation set of the
+first data set. Finished steps are not run again, and an interrupted one is resumed.
 
     python benchmarks/small_corpus.py tatoeba multi30k small
 """

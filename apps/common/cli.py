@@ -176,7 +176,7 @@ def main(name, description, commands, call, *, presets, load_task, argv, texts=(
             the exit code; another result means success.
         presets: Folder of the shipped presets.
         load_task: Function that imports the program's subclass of `Task`.
-        argv: The arguments; those of the process, which runs this alone, if `None`.
+        argv: The arguments. If `None`, those of the process, which runs nothing else.
         texts: Dict from commands to other texts of `--help` than their docstrings.
     """
     if argv is None:

@@ -47,7 +47,7 @@ MAX_DOTS = 80
 # Colours in the charts of Matplotlib, and those of the style sheet in place of them.
 LABEL, GRID, MARK = "#010101", "#020202", "#030303"
 PHASES = [f"#0{number}0000" for number in range(1, 5)]
-# The font by which Matplotlib, which contains it, measures texts. The page has its own.
+# Matplotlib contains this font, and measures texts with it. The page shows another one.
 FONT = "DejaVu Sans"
 COLOURS = {
     LABEL: "var(--dim)",
