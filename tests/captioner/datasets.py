@@ -29,10 +29,10 @@ def names_of(images):
     return [image.path.name for image in images]
 
 
-def fails(directory, split="train", *, with_message, **options):
+def fails(directory, split="train", *, with_message):
     """Check that reading fails with one line that contains the given text."""
     with pytest.raises(DataError, match=re.escape(with_message)) as caught:
-        read_dataset(directory, split, **options)
+        read_dataset(directory, split)
     assert "\n" not in str(caught.value)
 
 

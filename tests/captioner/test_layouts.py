@@ -227,7 +227,7 @@ def test_names_of_the_column_of_files(tmp_path, key, name):
     rows = [{key: name, "text": "A dog"}, {key: name, "text": None}]
     write(tmp_path / "metadata.jsonl", "\n".join(map(json.dumps, rows)))
 
-    (image,) = read_dataset(tmp_path, "train", validation_share=0)
+    (image,) = read_dataset(tmp_path, "train")
     assert (image.path, image.image_id) == (tmp_path / "in" / "a.jpg", "a")
 
 
@@ -326,7 +326,7 @@ def test_kaggle_reads_commas_and_quotes(tmp_path):
         "a.jpg,\n"
         "a.jpg, A cat .\n",
     )
-    images = read_dataset(tmp_path, "train", validation_share=0)
+    images = read_dataset(tmp_path, "train")
     assert images == [
         CaptionedImage(
             tmp_path / "Images/a.jpg",

@@ -42,6 +42,9 @@ from keras_attention_apps.common.options import described
 
 SPLITS = {name: name for name in ("train", "dev", "test")}
 SPLITS |= {name: "dev" for name in ("val", "valid", "validation")}
+# For data without splits, share of the images in dev, and in test; for data without
+# dev, share of train that becomes dev.
+VALIDATION_SHARE = 0.1
 TEXT_FOLDERS = ("Flickr8k_text", "annotations")
 IMAGE_FOLDERS: tuple[str, ...] = ("Flicker8k_Dataset", "Flickr8k_Dataset")
 IMAGE_FOLDERS += ("flickr30k-images", "flickr30k_images", "images", "Images")
@@ -59,7 +62,7 @@ NO_CAPTIONS: tuple[str, ...] = (
 NO_CAPTIONS += ("dataset_dict.json",)
 
 
-def read_dataset(directory, split, *, validation_share=0.1):
+def read_dataset(directory, split):
     """Return the `CaptionedImage`s of one split, in the order of its files.
 
     Captions without a word, images without captions and missing files are left out, and
@@ -69,15 +72,9 @@ def read_dataset(directory, split, *, validation_share=0.1):
         directory: Path of the data set, or of its folder of images or texts if the
             other folder is next to it.
         split: One of the `SPLITS`.
-        validation_share: For data without splits, share of the images in dev, and in
-            test; for data without dev, share of train that becomes dev. At least 0,
-            below 0.5.
     """
     if split not in SPLITS:
         raise unexpected("split", f"one of {list_some(SPLITS)}", repr(split))
-    if not 0 <= validation_share < 0.5:
-        found = repr(validation_share)
-        raise unexpected("validation_share", "0 or more, below 0.5", found)
     check_local(directory)
     directory = Path(directory).expanduser().absolute()
     if not directory.is_dir():
@@ -90,13 +87,14 @@ def read_dataset(directory, split, *, validation_share=0.1):
         for read in LAYOUTS:
             listing = read(root)
             if listing is not None:
-                return _images_on_disk(roots, listing, SPLITS[split], validation_share)
+                return _images_on_disk(roots, listing, SPLITS[split])
     layouts = (
         "dataset*.json (Karpathy), captions_*train*.json (COCO), *.token.txt or "
         "*.token (official Flickr8k or Flickr30k), captions.txt (Kaggle), metadata.csv "
         "or metadata.jsonl (Hugging Face), or *.tar (WebDataset)"
     )
-    raise unexpected(directory, layouts, list_files(directory))
+    found = list_some(path.name for path in directory.iterdir())
+    raise unexpected(directory, layouts, found)
 
 
 def readable(images, limit):
@@ -149,10 +147,10 @@ class _Folders:
         return next((path for path in paths if os.path.isfile(path)), None)
 
 
-def _images_on_disk(roots, listing, split, validation_share):
+def _images_on_disk(roots, listing, split):
     """Return the images of a split with captions, and the paths of their files."""
     folders = _Folders(roots)
-    images, others = listing.select(split, validation_share)
+    images, others = listing.select(split)
     found, missing = [], []
     marked = [x for image in images for x in image.captions if _MARKS.search(x)]
     if marked:
@@ -335,20 +333,18 @@ class Listing:
         """Record an example that is left out, and its kind, a plural noun."""
         self.dropped.setdefault((split, kind), []).append(example)
 
-    def select(self, split, validation_share):
+    def select(self, split):
         """Return the images of a split, and a dict from the others to their paths."""
         parts = {}
         for image in self._images.values():
             parts.setdefault(image.split, []).append(image)
         if set(parts) <= {None}:
-            parts = self._drawn_splits(parts.get(None, []), validation_share, split)
+            parts = self._drawn_splits(parts.get(None, []), split)
         elif None in parts:
             found = f"none of {_whole_name(parts[None][0].path)}"
             raise unexpected(self.where, "a split for every image", found)
         elif self._draws_dev and "train" in parts and "dev" not in parts:
-            drawn = self._drawn_splits(
-                parts["train"], validation_share, split, test="train"
-            )
+            drawn = self._drawn_splits(parts["train"], split, test="train")
             parts |= {"train": drawn["train"], "dev": drawn["dev"]}
         if split not in parts:
             found = f"only {list_some(parts)}"
@@ -357,16 +353,28 @@ class Listing:
         others = {other: found for other, found in paths.items() if other != split}
         return _with_ids(parts[split]), others
 
-    def _drawn_splits(self, images, validation_share, split, test="test"):
-        """Return a dict from splits to the images that are drawn for them."""
+    def _drawn_splits(self, images, split, test="test"):
+        """Return a dict from splits to the images that are drawn for them.
+
+        The hash of its name alone decides the split of an image, so that adding images
+        never moves the others. Dev has the smallest hashes, and at least one of two or
+        more images; test has the largest. If train would be empty, it gets the images
+        of test.
+        """
         if split == "dev" and len(images) < 2:
             expected = "at least two images, of which one is for validation"
             raise unexpected(self.where, expected, len(images))
-        names = [_whole_name(image.path) for image in images]
-        splits = _splits_of(names, validation_share)
+        hashes = [_hash_of(_whole_name(image.path)) for image in images]
+        limit = VALIDATION_SHARE
+        if len(images) > 1:
+            limit = max(limit, math.nextafter(min(hashes), 1))
         drawn: dict[str, list] = {name: [] for name in SPLITS.values()}
-        for image, name in zip(images, names, strict=True):
-            drawn[test if splits[name] == "test" else splits[name]].append(image)
+        for image, number in zip(images, hashes, strict=True):
+            is_test = number >= 1 - VALIDATION_SHARE
+            part = "dev" if number < limit else test if is_test else "train"
+            drawn[part].append(image)
+        if not drawn["train"]:
+            drawn |= {"train": drawn["test"], "test": []}
         return drawn
 
 
@@ -385,28 +393,6 @@ def _whole_name(path):
     if isinstance(path, ArchivedFile):
         path = Path(f"{path.archive.name}/{path.inside}")
     return path.as_posix()
-
-
-def _splits_of(names, validation_share):
-    """Return a dict from names to splits, drawn by a hash of the name.
-
-    The hash depends on the name alone, so that adding images never moves the others.
-    Dev has the smallest hashes and test the largest, so that a change of the share
-    never moves an image from one to the other. With a share above 0, dev has at least
-    one of two or more images. If train would be empty, it gets the images of test.
-    """
-    hashes = {name: _hash_of(name) for name in names}
-    first = min(hashes.values(), default=0)
-    limit = validation_share
-    if validation_share and len(hashes) > 1:
-        limit = max(limit, math.nextafter(first, 1))
-    splits = {}
-    for name, number in hashes.items():
-        is_test = number >= 1 - validation_share
-        splits[name] = "dev" if number < limit else "test" if is_test else "train"
-    if "train" not in splits.values():
-        return {name: split.replace("test", "train") for name, split in splits.items()}
-    return splits
 
 
 def _hash_of(name):
@@ -457,10 +443,6 @@ class DataError(UserError):
 def unexpected(where, expected, found):
     # Names of files and texts may contain line feeds.
     return DataError(printable(f"{where}: expected {expected}, but found {found}"))
-
-
-def list_files(directory):
-    return list_some(path.name for path in directory.iterdir())
 
 
 def list_some(names, limit=6):
