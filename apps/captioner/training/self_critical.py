@@ -1,7 +1,9 @@
 """Self-critical training on sampled captions, and its rewards."""
 
 import collections
+import functools
 import math
+import operator
 
 import numpy as np
 from keras_attention_apps.captioner.text import SPECIAL, tokenize
@@ -80,7 +82,7 @@ class CiderReward:
     """
 
     def __init__(self, references):
-        counts = [[_count((*tokenize(x), _END)) for x in texts] for texts in references]
+        counts = [[_count([*tokenize(x), _END]) for x in texts] for texts in references]
         documents: collections.Counter[tuple] = collections.Counter()
         for image in counts:
             documents.update(set().union(*image))
@@ -90,7 +92,7 @@ class CiderReward:
 
     def __call__(self, words, image):
         """Return CIDEr-D, from 0 to 10, of a complete caption of an image."""
-        caption = self._vector(_count((*words, _END)))
+        caption = self._vector(_count([*words, _END]))
         references = self._references[image]
         return 10 * sum(_similarity(caption, r) for r in references) / len(references)
 
@@ -120,18 +122,15 @@ class BleuReward:
     """
 
     def __init__(self, references):
-        self._max_counts, self._lengths = [], []
-        for texts in references:
-            counts = [_count(tuple(tokenize(text))) for text in texts]
-            most: collections.Counter[tuple] = collections.Counter()
-            for count in counts:
-                most |= count
-            self._max_counts.append(most)
-            self._lengths.append(sorted(_word_count(count) for count in counts))
+        words = [list(map(tokenize, texts)) for texts in references]
+        self._lengths = [sorted(map(len, captions)) for captions in words]
+        # The union of counters has the maximum of each count.
+        counts = [map(_count, captions) for captions in words]
+        self._max_counts = [functools.reduce(operator.or_, image) for image in counts]
 
     def __call__(self, words, image):
         """Return BLEU-4, from 0 to 1, of a complete caption of an image."""
-        counts, most = _count(tuple(words)), self._max_counts[image]
+        counts, most = _count(words), self._max_counts[image]
         matches, totals = [0, 1, 1, 1], [0, 1, 1, 1]
         for ngram, count in counts.items():
             matches[len(ngram) - 1] += min(count, most[ngram])
@@ -140,20 +139,15 @@ class BleuReward:
             return 0.0
         pairs = zip(matches, totals, strict=True)
         precisions = [match / total for match, total in pairs]
-        length = _word_count(counts)
         # The closest reference length; of two equally close ones, the shorter.
-        closest = min(self._lengths[image], key=lambda x: abs(x - length))
-        brevity = math.exp(min(0.0, 1 - closest / length))
+        closest = min(self._lengths[image], key=lambda x: abs(x - len(words)))
+        brevity = math.exp(min(0.0, 1 - closest / len(words)))
         return brevity * math.prod(precisions) ** (1 / MAX_N)
-
-
-def _word_count(counts):
-    """Return the number of words."""
-    return sum(count for ngram, count in counts.items() if len(ngram) == 1)
 
 
 def _count(words):
     """Count the n-grams of one to four words."""
+    words = tuple(words)
     return collections.Counter(
         words[i : i + n] for n in range(1, MAX_N + 1) for i in range(len(words) - n + 1)
     )
