@@ -144,7 +144,7 @@ def peer_step():
     decoder = peer_decoder()
     optimizer = torch.optim.Adam(decoder.parameters(), lr=4e-4)
     crossentropy = nn.CrossEntropyLoss()
-    features, captions = (torch.from_numpy(x) for x in make_batch())
+    features, captions = (torch.tensor(x) for x in make_batch())
     lengths = torch.full((BATCH,), STEPS + 1)
 
     def step():

@@ -113,7 +113,7 @@ def peer_step():
     model = Translator()
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-4)
     crossentropy = nn.CrossEntropyLoss()
-    source, target = (torch.from_numpy(x) for x in make_batch())
+    source, target = (torch.tensor(x) for x in make_batch())
 
     def step():
         logits = model(source, target[:, :-1])
