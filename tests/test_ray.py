@@ -185,10 +185,12 @@ def test_a_killed_process_changes_nothing(
     marker, output = tmp_path / "killed", tmp_path / "captions.jsonl"
     killing = _killed_once(str(marker), node=killed == "node")
 
-    def run_command(program, read, _, *options):
-        return bulk.run_command(program, read, killing, *options)
+    original = bulk.run_command
 
-    monkeypatch.setattr("keras_attention_apps.captioner.bulk.run_command", run_command)
+    def run_command(program, read, _, *options):
+        return original(program, read, killing, *options)
+
+    monkeypatch.setattr(bulk, "run_command", run_command)
     before = dead_nodes()
 
     assert caption(photographs, output, actors=2) == 2

@@ -6,19 +6,12 @@ from typing import ClassVar
 
 from keras_attention_apps.captioner.captions import RUNTIMES
 from keras_attention_apps.captioner.config import DEFAULT_MODEL
-from keras_attention_apps.captioner.images import ImageError, image_suffixes
-from keras_attention_apps.common import bulk as inputs
-from keras_attention_apps.common.bulk import (
-    ModelBatch,
-    check_options,
-    details,
-    located_all,
-    run_command,
-)
+from keras_attention_apps.captioner.images import image_suffixes
+from keras_attention_apps.common import bulk
 from keras_attention_apps.common.errors import UserError
 
 
-class CaptionBatch(ModelBatch):
+class CaptionBatch(bulk.ModelBatch):
     """A captioner as a callable for `ray.data.Dataset.map_batches`.
 
     The column of the inputs contains encoded images (bytes), or paths and URIs. The
@@ -59,41 +52,37 @@ class CaptionBatch(ModelBatch):
         found = self.model.caption_each(
             images, batch_size=self.batch_size, **self.search
         )
+        results = [x if isinstance(x, UserError) else next(found)[1] for x in values]
         return [
-            {"error": str(value)}
-            if isinstance(value, UserError)
-            else self._row(next(found)[1])
-            for value in values
+            # The error of a file, or an `ImageError`.
+            {"error": str(result)}
+            if isinstance(result, UserError)
+            else bulk.details(result[0], self.columns)
+            for result in results
         ]
-
-    def _row(self, captions):
-        if isinstance(captions, ImageError):
-            return {"error": str(captions)}
-        return details(captions[0], self.columns)
 
 
 def caption_bulk(config):
     """Caption images with Ray Data; the exit code is 2 if one could not be read."""
     excluded = ("overlay", "overlay_words", "min_score", "n_best", "json")
-    check_options(config, (*excluded, "jit_compile"))
+    bulk.check_options(config, (*excluded, "jit_compile"))
     if config.metadata.writes:
         raise UserError("captions of --engine ray are not written into images")
-    filesystem, paths = located_all(config.images)
+    filesystem, paths = bulk.located_all(config.images)
     read = functools.partial(_inputs, config, filesystem, paths)
-    return run_command("captioner", read, CaptionBatch, config, filesystem)
+    return bulk.run_command("captioner", read, CaptionBatch, config, filesystem)
 
 
 def _inputs(config, filesystem, paths, finished):
     """Return the dataset of the images; the suffixes of the paths tell the format."""
     suffixes = {PurePath(path).suffix.lower() for path in paths}
-    bulk = config.bulk
     if suffixes == {".parquet"}:
-        column = bulk.column or "bytes"
-        return inputs.from_parquet(filesystem, paths, column, bulk.id_column, finished)
+        columns = config.bulk.column or "bytes", config.bulk.id_column
+        return bulk.from_parquet(filesystem, paths, *columns, finished)
     if ".parquet" in suffixes:
         raise UserError(
             "expected images and folders, or Parquet files alone. Received: "
             f"{', '.join(map(str, config.images))}"
         )
-    found = inputs.found_files(filesystem, paths, image_suffixes())
-    return inputs.from_names(found, finished)
+    found = bulk.found_files(filesystem, paths, image_suffixes())
+    return bulk.from_names(found, finished)

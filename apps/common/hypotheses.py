@@ -98,6 +98,11 @@ DIGITS = 4
 MAX_PURPOSE = 200
 
 
+def rounded_score(output):
+    """Return the mean log-probability of an output, with the digits of every output."""
+    return round(output.mean_log_probability, DIGITS)
+
+
 @dataclasses.dataclass(frozen=True)
 class Calibration:
     """Quantiles of the mean log-probability of outputs, and a threshold, if fitted.
@@ -120,7 +125,7 @@ class Calibration:
     @classmethod
     def measured(cls, data, outputs, out_of_domain=None, others=()):
         """Return the calibration of a model."""
-        inside, outside = _scores(outputs), _scores(others)
+        inside, outside = (np.sort([*map(rounded_score, x)]) for x in (outputs, others))
         quantiles = np.quantile(inside, LEVELS).round(DIGITS).tolist()
         found = cls(data, len(inside), [*LEVELS], quantiles)
         if not len(outside):
@@ -141,7 +146,7 @@ class Calibration:
 
     def is_unsure(self, output):
         """Return whether the model is unsure of an output."""
-        return self.limit > round(output.mean_log_probability, DIGITS)
+        return self.limit > rounded_score(output)
 
     def share_unsure(self, outputs):
         """Return the share of outputs of which the model is unsure."""
@@ -262,11 +267,6 @@ def _measure(name, search, outputs):
     shares = (f"{found.share_unsure(x):.1%} of {key}" for key, x in outputs.items())
     print(f"{found.limit:8.2f}  {origin}; below it: {' and '.join(shares)}")
     return found
-
-
-def _scores(outputs):
-    """Return the mean log-probabilities, as in the output of a program, sorted."""
-    return np.sort([round(x.mean_log_probability, DIGITS) for x in outputs])
 
 
 def _area_under_curve(inside, outside):

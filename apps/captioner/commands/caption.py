@@ -29,7 +29,7 @@ from keras_attention_apps.common.files import (
     parse_json,
     to_json,
 )
-from keras_attention_apps.common.hypotheses import DIGITS, check_n_best
+from keras_attention_apps.common.hypotheses import check_n_best, rounded_score
 from keras_attention_apps.common.models import changes_in
 from keras_attention_apps.common.options import check_needs
 from keras_attention_apps.common.output import (
@@ -311,21 +311,16 @@ def _write_files(config, image, path, captions, target, metadata):
 def _probable(config, path, captions):
     """Return the captions that are probable enough; warn of none, or an unsure one."""
     least = -math.inf if config.min_score is None else config.min_score
-    kept = [one for one in captions if _score(one) >= least]
+    kept = [one for one in captions if rounded_score(one) >= least]
     if kept and kept[0].unsure:
         _tell("warning", f"{str(path)!r}: unsure of the caption {kept[0].text!r}")
     if not kept:
         _tell(
             "warning",
             f"{str(path)!r} has no caption with a mean log-probability of at least "
-            f"{config.min_score}; that of the best one is {max(map(_score, captions))}",
+            f"{least}; that of the best one is {max(map(rounded_score, captions))}",
         )
     return kept
-
-
-def _score(one):
-    """Return the mean log-probability of a caption, with the digits of the output."""
-    return round(one.mean_log_probability, DIGITS)
 
 
 def _tell(kind, message):
@@ -359,10 +354,10 @@ def _entry(config, captions, kept, details):
         return {"error": str(captions)}
     if not kept:
         empty = {"captions": []} if config.n_best > 1 else {"caption": None}
-        return {**empty, "mean_log_probability": max(map(_score, captions))}
+        return {**empty, "mean_log_probability": max(map(rounded_score, captions))}
     entries = []
     for one in kept:
-        entry = {"caption": one.text, "mean_log_probability": _score(one)}
+        entry = {"caption": one.text, "mean_log_probability": rounded_score(one)}
         if one.unsure is not None:
             entry["unsure"] = one.unsure
         if details:

@@ -23,7 +23,7 @@ from keras_attention_apps.common.files import (
     utf8_lines,
     write_or_print,
 )
-from keras_attention_apps.common.hypotheses import DIGITS
+from keras_attention_apps.common.hypotheses import rounded_score
 from keras_attention_apps.common.output import (
     DELIMITERS,
     FIGURE_SUFFIXES,
@@ -282,20 +282,15 @@ def _probable(config, name, translations):
         warn(f"{counted(count, 'glossary phrase')} {are} left out")
     kept, least = translations, config.min_score
     if least is not None:
-        kept = [one for one in translations if _score(one) >= least]
+        kept = [one for one in translations if rounded_score(one) >= least]
     if kept and kept[0].unsure:
         warn("unsure of the translation")
     if not kept:
         warn(
             f"no translation with a mean log-probability of at least {least}; that of "
-            f"the best one is {max(map(_score, translations))}"
+            f"the best one is {max(map(rounded_score, translations))}"
         )
     return kept
-
-
-def _score(one):
-    """Return the mean log-probability of a translation, as in the output."""
-    return round(one.mean_log_probability, DIGITS)
 
 
 def _table(config, file):
@@ -329,7 +324,7 @@ def _write(config, file, table, number, source, translations, kept):
     if config.json:
         entry = {"translations": found} if several else {"translation": None}
         if not found:
-            entry["mean_log_probability"] = max(map(_score, translations))
+            entry["mean_log_probability"] = max(map(rounded_score, translations))
         elif not several:
             (entry,) = found
         print(to_json({"line": number, **entry}), file=file, flush=True)
