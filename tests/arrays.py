@@ -39,11 +39,14 @@ def numpy(tensors):
 
 
 def assert_close(found, expected, atol=1e-5):
-    """Compare nested tensors or arrays of one structure."""
-    tree.assert_same_structure(found, expected)
-    found, expected = (numpy(tree.flatten(nested)) for nested in (found, expected))
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=atol)
+    """Compare tensors or arrays, or nested ones of one structure."""
+
+    def compare(one, other):
+        np.testing.assert_allclose(numpy(one), numpy(other), atol=atol)
+
+    # A list may be a tuple in the other.
+    found, expected = (tree.lists_to_tuples(x) for x in (found, expected))
+    tree.map_structure_up_to(found, compare, found, expected)
 
 
 def attend(layer, *tensors, **options):

@@ -25,10 +25,6 @@ def zeros(*shape):
     return np.zeros(shape, "float32")
 
 
-def shapes(nested):
-    return tree.map_structure(lambda x: tuple(x.shape), nested)
-
-
 def finite(nested):
     return all(
         np.isfinite(ops.convert_to_numpy(ops.cast(x, "float32"))).all()

@@ -22,6 +22,10 @@ from keras import tree
 import keras_attention as ka
 
 
+def heads(**options):
+    return ka.SelfAttention(3, 5, **options)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -31,23 +35,11 @@ import keras_attention as ka
         ({"cell": None}, "must be a Keras RNN cell.*Received: None"),
         ({"attention": keras.layers.Attention()}, "attention must be.*: <Attention"),
         ({"attention": None}, "attention must be.*Received: None"),
-        (
-            {"attention": ka.SelfAttention(3, 5, causal=True)},
-            "neither be causal.*=True",
-        ),
-        (
-            {"attention": ka.SelfAttention(3, 5, positions="alibi")},
-            "neither be causal.*Received: causal=",
-        ),
-        (
-            {"attention": ka.SelfAttention(3, 5, window_size=2)},
-            "neither be causal.*Received: causal=",
-        ),
+        ({"attention": heads(causal=True)}, "neither be causal.*=True"),
+        ({"attention": heads(positions="alibi")}, "neither be causal.*: causal="),
+        ({"attention": heads(window_size=2)}, "neither be causal.*: causal="),
         ({"order": "luong"}, "'previous', 'current'.*Received: 'luong'"),
-        (
-            {"order": "current", "input_in_query": True},
-            "input_in_query needs order='previous'",
-        ),
+        ({"order": "current", "input_in_query": True}, "needs order='previous'"),
     ],
 )
 def test_parts_that_do_not_fit_are_named(options, message):

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import draw
+from arrays import assert_close, draw
 from keras import ops
 from layers.keras_contract import restored_from_config
 from models import fit, needs_tensorflow, reloaded
@@ -71,7 +71,8 @@ def test_waves_follow_the_paper(rng, depth):
 def test_axes_before_the_steps_share_the_positions(rng, kind):
     layer = built(kind)
     x = draw(rng, (BATCH, BEAM, STEPS, DEPTH))
-    start = np.array([1, 4])
+    # The second row ends with the last position.
+    start = np.array([1, LONGEST - STEPS])
 
     np.testing.assert_allclose(add(layer, x), x + table(layer)[:STEPS], atol=1e-5)
     found = add(layer, x, start=start)
@@ -207,9 +208,7 @@ def test_exported_model_takes_any_batch_and_length(rng, tmp_path, kind):
 
     for batch, steps in ((3, 7), (1, 1), (2, LONGEST)):
         data = draw(rng, (batch, steps, DEPTH))
-        np.testing.assert_allclose(
-            ops.convert_to_numpy(saved.serve(data)), add(model, data), atol=1e-5
-        )
+        assert_close(saved.serve(data), add(model, data))
 
 
 def test_learned_positions_need_a_length():
@@ -226,16 +225,8 @@ def test_learned_positions_need_a_length():
         ((BATCH, DEPTH), LONGEST, "max_length=11. Received: 1 steps from position 11"),
         ((BATCH, DEPTH), -1, "start must not be negative. Received: -1"),
         ((BATCH, DEPTH), 1.5, "start must be an integer, or .* Received: 1.5"),
-        (
-            (BATCH, DEPTH),
-            np.array([1.0, 2]),
-            "start must be an integer, or .* Received",
-        ),
-        (
-            (BATCH, STEPS, DEPTH),
-            np.array([[1], [2]]),
-            "start must be an integer, or .* Received",
-        ),
+        ((BATCH, DEPTH), np.array([1.0, 2]), "start must be an integer, .*Received"),
+        ((2, STEPS, DEPTH), np.array([[1], [2]]), "start must be an integer, .*Rec"),
         ((DEPTH,), 0, r"inputs must have the shape .*Received: \(7,\)"),
         ((BATCH, STEPS, DEPTH), np.arange(3), r"each of 2 rows\. Received: \(3,\)"),
         ((1, STEPS, DEPTH), np.arange(3), r"each of 1 rows\. Received: \(3,\)"),
@@ -248,9 +239,3 @@ def test_position_that_does_not_exist_is_named(kind, shape, start, message):
         layer(np.zeros(shape, "float32"), start=start)
     with pytest.raises(ValueError, match=message):
         layer(keras.KerasTensor(shape), start=start)
-
-
-def test_last_position_exists():
-    found = add(built("learned"), np.zeros((1, STEPS, DEPTH)), start=LONGEST - STEPS)
-
-    assert np.isfinite(found).all()

@@ -146,51 +146,35 @@ def test_tables_are_trained(rng):
         np.testing.assert_array_equal(changed, [True, True, True, False, False])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"positions": "sine"}, r"positions must be one of 'rotary'.*Received: 'sine'"),
-        ({"num_key_value_heads": 4}, r"must divide num_heads=6. Received: 4"),
-    ],
-)
-def test_wrong_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        ka.SelfAttention(HEADS, 4, **options)
+def attend(key_dim, **options):
+    layer = ka.SelfAttention(HEADS, key_dim, positions=ka.RotaryPositions(**options))
+    return layer(np.zeros(SEQUENCE, "float32"))
+
+
+def attend_with_one_query():
+    query, value = np.zeros((BATCH, DEPTH), "float32"), np.zeros(SEQUENCE, "float32")
+    return build("rotary")(query, value)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: build("none", num_key_value_heads=4), "divide num_heads=6. Rec.*: 4"),
+        (lambda: ka.SelfAttention(1, 4, positions="sine"), "'rotary'.* Rec.*: 'sine'"),
+        (lambda: attend(4, fraction=0.25), r"Received: key_dim=4, fraction=0\.25"),
+        (
+            lambda: attend(2, scaling="ntk", scaling_factor=2.0),
+            "four features or more.*: key_dim=2, frac",
+        ),
+        (attend_with_one_query, r"Received: \(2, 3\)"),
         (lambda: ka.T5Positions(3), r"num_buckets must .* Received: num_buckets=3"),
         (lambda: ka.T5Positions(32, 8), r"max_distance above .* max_distance=8"),
         (lambda: ka.ShawPositions(0), r"max_distance must .* Received: 0"),
     ],
 )
-def test_wrong_options_of_positions_are_named(make, message):
+def test_wrong_options_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_rotary_positions_need_a_pair_of_features():
-    layer = ka.SelfAttention(HEADS, 4, positions=ka.RotaryPositions(fraction=0.25))
-
-    with pytest.raises(ValueError, match=r"Received: key_dim=4, fraction=0\.25"):
-        layer.build(SEQUENCE)
-
-
-def test_ntk_scaling_needs_two_pairs_of_features():
-    positions = ka.RotaryPositions(scaling="ntk", scaling_factor=2.0)
-    layer = ka.SelfAttention(HEADS, 2, positions=positions)
-
-    with pytest.raises(ValueError, match=r"four features or more.*: key_dim=2, frac"):
-        layer(np.zeros(SEQUENCE, "float32"))
-
-
-def test_one_query_of_another_sequence_has_no_position():
-    layer = build("rotary")
-
-    with pytest.raises(ValueError, match=r"Received: \(2, 3\)"):
-        layer(np.zeros((BATCH, DEPTH), "float32"), np.zeros(SEQUENCE, "float32"))
 
 
 class Distance(ka.RelativePositions):

@@ -4,7 +4,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from arrays import softmax
+from arrays import assert_close, softmax
 from combinations import covering
 from keras import ops
 from losses.values import BATCH, STEPS, WORDS, loss_of
@@ -65,8 +65,7 @@ def test_crossentropy_in_blocks_is_that_of_all_logits(
     )
     found = gradients(in_blocks, [inputs, embeddings])
     expected = gradients(at_once, [inputs, embeddings])
-    for gradient, reference in zip(found, expected, strict=True):
-        np.testing.assert_allclose(gradient, reference, atol=1e-5)
+    assert_close(found, expected)
 
 
 def test_a_mask_broadcasts(readout):
@@ -182,13 +181,6 @@ def relative_error(dtype, inputs, embeddings):
     unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
     products = np.abs(inputs) @ np.abs(embeddings).T
     return np.expm1(2 * 3 * unit * products.max() + 4 * unit)
-
-
-def test_no_tokens_cost_nothing():
-    nothing = np.zeros((0, 5), "float32")
-    loss = linear_crossentropy(np.zeros(0, "int32"), nothing, np.ones((WORDS, 5)))
-
-    assert float(loss) == 0
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (1, 3), (3,)])
