@@ -5,6 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+from arrays import assert_close
 from keras import ops
 from models import needs_tensorflow
 
@@ -76,9 +77,7 @@ def test_a_table_of_embeddings_and_of_a_layer_is_stored_once(quantize):
     assert found["token"] == expected["token"]
     tolerance = {"float16": 1e-3, "int8": 2e-2}[quantize]
     largest = np.abs(TABLE).max()
-    np.testing.assert_allclose(
-        found["total"], expected["total"], atol=5 * tolerance * largest
-    )
+    assert_close(found["total"], expected["total"], 5 * tolerance * largest)
 
 
 @pytest.mark.parametrize("quantize", ["float16", "int8"])

@@ -11,6 +11,7 @@ import threading
 
 import numpy as np
 import pytest
+from arrays import assert_close
 from browser_pages import SOURCE, Handler
 from keras_attention_apps.captioner import LiteCaptioner
 from keras_attention_apps.captioner.images import read_array
@@ -155,9 +156,7 @@ def test_texts_are_translated_as_in_python(library, translator, text):
         assert [tuple(pair) for pair in one["alignment"]] == other.alignment
         weights = np.reshape(one["weights"], other.weights.shape)
         np.testing.assert_allclose(weights, other.weights, atol=TOLERANCE)
-        np.testing.assert_allclose(
-            one["meanLogProbability"], other.mean_log_probability, atol=TOLERANCE
-        )
+        assert_close(one["meanLogProbability"], other.mean_log_probability, TOLERANCE)
 
 
 def encoded(image, kind, **options):

@@ -4,6 +4,7 @@ import base64
 
 import numpy as np
 import pytest
+from arrays import assert_close
 from keras_attention_apps.captioner import LiteCaptioner
 from keras_attention_apps.captioner.commands.export import save_lite_captioner
 
@@ -33,6 +34,4 @@ def test_captions_are_those_of_python(hard_captioner, library, squares, tmp_path
         assert one["text"] == other.text
         assert one["words"] == other.words
         assert one["score"] == pytest.approx(other.score, abs=1e-3)
-        np.testing.assert_allclose(
-            np.reshape(one["maps"], other.weights.shape), other.weights, atol=1e-3
-        )
+        assert_close(np.reshape(one["maps"], other.weights.shape), other.weights, 1e-3)

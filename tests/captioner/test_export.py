@@ -5,6 +5,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from arrays import assert_close
 from keras_attention_apps.captioner.main import main
 from tensorflow_serving import documented_functions
 
@@ -93,9 +94,7 @@ def test_a_served_model_captions_like_python_and_takes_empty_batches(
         expected = Captioner.from_preset(model_folder).caption(path)
     count = len(expected.words)
     assert found["caption"].numpy()[0].decode() == expected.text
-    np.testing.assert_allclose(
-        found["attention"][0, :count], expected.weights, atol=1e-4
-    )
+    assert_close(found["attention"][0, :count], expected.weights, 1e-4)
     # Three chunks, of which one has an image that cannot be read.
     file = path.read_bytes()
     several = served.serve(tf.constant([file, file, b"text", file, file[:60]]))

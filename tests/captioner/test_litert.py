@@ -17,7 +17,7 @@ from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.litert import read_model_file, write_model_file
-from programs import assert_same_results, check_types_of_outputs
+from programs import assert_same_results, check_types_of_outputs, error_of
 
 from .conftest import TINY, untrained
 
@@ -203,9 +203,7 @@ def test_options_that_contradict_the_file(
     exported, photographs, capsys, options, message
 ):
     command = ["caption", str(photographs[0]), "--model", str(exported), *options]
-    assert main(command) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert message in error_of(main, command, capsys)
 
 
 def test_scores_are_those_of_keras(

@@ -4,6 +4,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
+from arrays import assert_close
 from keras import ops
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.common.network.base import DeepOutput
@@ -164,9 +165,7 @@ def test_sampled_captions_are_scored_in_inference_mode(hard_captioner, batch):
     np.testing.assert_array_equal(
         *map(numpy, (outputs["weights"], expected["weights"]))
     )
-    np.testing.assert_allclose(
-        *map(numpy, (outputs["logits"], expected["logits"])), atol=1e-6
-    )
+    assert_close(outputs["logits"], expected["logits"], 1e-6)
 
 
 def test_straight_through_needs_no_reward(batch):
@@ -232,10 +231,9 @@ def test_the_search_agrees_with_the_training_pass(eager, config, batch):
         length = found["lengths"][row, beam]
         total = sum(log_probs[row, beam, t, rows[row, beam, t]] for t in range(length))
         np.testing.assert_allclose(found["log_probs"][row, beam], total, atol=1e-4)
-        np.testing.assert_allclose(
+        assert_close(
             found["weights"][row, beam, :length],
             numpy(outputs["weights"])[row, beam, :length],
-            atol=1e-5,
         )
 
 

@@ -1,9 +1,8 @@
 """Noise that attentions draw in training, before the loop of a decoder."""
 
 import keras
-import numpy as np
 import pytest
-from arrays import draw, numpy
+from arrays import assert_close, draw, numpy
 from decoder.reference import INPUTS, STATE_UNITS, UNITS, VALUE
 from keras import ops, tree
 
@@ -53,6 +52,4 @@ def test_noise_of_one_step_is_that_of_one_sequence(order, rng):
     several = tree.map_structure(lambda x: ops.convert_to_tensor(x)[:, None], state)
     expected, _ = cell(inputs[:, None], several, memory, noise, training=True)
     assert one["weights"].shape == VALUE[:2]
-    np.testing.assert_allclose(
-        *numpy([one["weights"], expected["weights"][:, 0]]), atol=1e-6
-    )
+    assert_close(one["weights"], expected["weights"][:, 0], 1e-6)

@@ -3,7 +3,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from arrays import draw, numpy
+from arrays import assert_close, draw, numpy
 from combinations import covering
 from keras import ops, tree
 
@@ -350,9 +350,7 @@ def test_a_decoder_returns_the_sampled_inputs(rng, choice, leading):
         x = numpy(embed(ops.argmax(classify(output), axis=-1)))
         # A masked step has no output to sample from.
         x = np.where(mask[..., t, None], x, inputs[..., min(t + 1, STEPS - 1), :])
-    np.testing.assert_allclose(
-        found["output"][..., 0, :], taught["output"][..., 0, :], atol=1e-5
-    )
+    assert_close(found["output"][..., 0, :], taught["output"][..., 0, :])
     assert abs(found["output"] - taught["output"])[..., 1, :].max() > 1e-3
     masked = np.where(mask[..., None], inputs, 0)
     np.testing.assert_array_equal(taught["word_inputs"], masked)

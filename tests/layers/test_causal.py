@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import numpy
+from arrays import assert_close, numpy
 from combinations import quick_first
 from layers.cases import CASES, attend
 
@@ -56,8 +56,7 @@ def test_causal_attention_has_a_triangular_mask(pair, data):
         attend(layer, data, use_causal_mask=np.True_, **masks),
     ):
         assert (found[1][:, ~triangle] == 0).all()
-        for array, wanted in zip(found, expected, strict=True):
-            np.testing.assert_allclose(array, wanted, atol=1e-6)
+        assert_close(found, expected, 1e-6)
 
 
 def test_steps_equal_the_full_pass(pair, data):

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import attend, draw, numpy, softmax
+from arrays import assert_close, attend, draw, numpy, softmax
 from combinations import quick_first
 from keras import ops
 from layers.self_attention_reference import (
@@ -169,8 +169,7 @@ def test_a_mask_per_head_is_broadcast_and_combined(rng):
     expected = attend(layer, x, attention_mask=whole, query_mask=valid)
 
     found = attend(layer, x, attention_mask=mask, query_mask=valid)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+    assert_close(found, expected, 1e-6)
     triangle = np.tri(POSITIONS, dtype="bool")
     assert (found[1][~np.broadcast_to(whole & triangle, found[1].shape)] == 0).all()
 
@@ -235,9 +234,7 @@ def test_heads_draw_in_a_decoder(options, rng):
         assert (abs(trained.sum(-1) - 1) > 1e-3).mean() > 0.9
     else:
         # Means over the choices of the heads.
-        np.testing.assert_allclose(
-            trained * HEADS, (trained * HEADS).round(), atol=1e-4
-        )
+        assert_close(trained * HEADS, (trained * HEADS).round(), 1e-4)
         for found in outputs:
             shapes = [tuple(found[name].shape) for name in CHOICES]
             assert shapes == [(BATCH, QUERIES, HEADS)] * 3

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import numpy, random_fixture
+from arrays import assert_close, numpy, random_fixture
 from keras import ops
 from layers.weightings_reference import (
     chunkwise_by_the_paper,
@@ -165,9 +165,7 @@ def test_follows_a_slow_loop(rng, size):
     found = chunkwise(tensor(stops), tensor(bad), size, ops.convert_to_tensor(valid))
 
     weights = ops.convert_to_numpy(found)
-    np.testing.assert_allclose(
-        weights, chunkwise_by_the_paper(stops, scores, size, valid), atol=1e-4
-    )
+    assert_close(weights, chunkwise_by_the_paper(stops, scores, size, valid), 1e-4)
     assert (weights[~valid] == 0).all()
 
 

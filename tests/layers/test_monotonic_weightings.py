@@ -5,7 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from arrays import finite_differences
+from arrays import assert_close, finite_differences
 from keras import ops
 from layers.weightings_reference import (
     BATCH,
@@ -135,8 +135,7 @@ def test_monotonic_gradients_equal_finite_differences(function, rng, gradients):
     exact = EXACT and (
         function is monotonic_recursive or keras.backend.backend() == "tensorflow"
     )
-    for gradient, wanted in zip(found, expected, strict=True):
-        np.testing.assert_allclose(gradient, wanted, atol=1e-8 if exact else 1e-5)
+    assert_close(found, expected, 1e-8 if exact else 1e-5)
 
 
 def test_parallel_form_has_finite_gradients_where_it_underflows(gradients):

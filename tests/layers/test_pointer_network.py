@@ -54,10 +54,7 @@ def test_wrong_arguments_are_named():
 @pytest.mark.parametrize(
     ("masks", "message"),
     [
-        (
-            {"attention_mask": np.full((B, T, S), -1e9)},
-            "attention_mask must be boolean",
-        ),
+        ({"attention_mask": np.full((B, T, S), -1e9)}, "attention_mask must be bool"),
         ({"attention_mask": np.ones((B, S + 1))}, r"attention_mask .*: \(2, 6\)"),
         ({"query_mask": np.full((B, T), -1e9)}, "query_mask must be boolean"),
         ({"query_mask": np.ones((B, S))}, r"query_mask .*Received: \(2, 5\)"),

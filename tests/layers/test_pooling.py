@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import random_fixture, softmax
+from arrays import assert_close, random_fixture, softmax
 from keras import ops
 
 from keras_attention import AttentionPooling
@@ -25,9 +25,7 @@ def test_follows_yang(value):
     for b in range(BATCH):
         expected = softmax(np.tanh(value[b] @ kernel + bias) @ scale[:, 0])
         np.testing.assert_allclose(ops.convert_to_numpy(weights)[b], expected, 1e-4)
-        np.testing.assert_allclose(
-            ops.convert_to_numpy(pooled)[b], expected @ value[b], atol=1e-5
-        )
+        assert_close(ops.convert_to_numpy(pooled)[b], expected @ value[b])
 
 
 def test_follows_zhou(value):
@@ -51,9 +49,7 @@ def test_hops_read_a_vector_each(value):
     for b in range(BATCH):
         rows = [softmax(np.tanh(value[b]) @ scale[:, h]) for h in range(3)]
         np.testing.assert_allclose(ops.convert_to_numpy(weights)[b], rows, rtol=1e-4)
-        np.testing.assert_allclose(
-            ops.convert_to_numpy(pooled)[b], np.array(rows) @ value[b], atol=1e-5
-        )
+        assert_close(ops.convert_to_numpy(pooled)[b], np.array(rows) @ value[b])
         overlap = np.array(rows) @ np.array(rows).T - np.eye(3)
         penalty += 0.5 * (overlap**2).sum() / BATCH
     np.testing.assert_allclose(ops.convert_to_numpy(layer.losses[0]), penalty, 1e-4)

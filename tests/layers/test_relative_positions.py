@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import attend, draw, numpy
+from arrays import assert_close, attend, draw, numpy
 from combinations import covering
 from keras import ops
 from layers.positions_reference import by_loops
@@ -86,9 +86,7 @@ def test_cross_attention_counts_both_sequences_from_zero(rng, name):
     found, _ = layer.step(
         query[:, 2:3], memory, query_positions=ops.full((1, 1), 2, "int32")
     )
-    np.testing.assert_allclose(
-        ops.convert_to_numpy(found["context"])[:, 0], output[:, 2], atol=1e-5
-    )
+    assert_close(ops.convert_to_numpy(found["context"])[:, 0], output[:, 2])
 
 
 MASK = np.array([[1, 1, 0, 1, 0, 1, 1], [0, 0, 1, 1, 1, 1, 0]], "bool")

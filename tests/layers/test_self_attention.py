@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import EXACT, attend, draw, embedded, numpy
+from arrays import EXACT, assert_close, attend, draw, embedded, numpy
 from keras import ops
 from layers.mask_reference import (
     assert_zero_where_masked,
@@ -102,8 +102,7 @@ def test_gradients_do_not_depend_on_the_implementation(rng, gradients):
         for scores in (False, True)
     )
 
-    for gradient, expected in zip(fused, explicit, strict=True):
-        np.testing.assert_allclose(gradient, expected, atol=1e-5)
+    assert_close(fused, explicit)
 
 
 @needs_tensorflow
@@ -132,8 +131,7 @@ def test_a_graph_uses_plain_operations_for_few_scores(rng, queries):
         graph = function.get_concrete_function(query, value).graph
         kinds = {operation.type for operation in graph.get_operations()}
         assert kinds.isdisjoint({"BatchMatMulV2", "Softmax"}) == sums
-        for x, wanted in zip(function(query, value), expected, strict=True):
-            np.testing.assert_allclose(x, wanted, atol=1e-6)
+        assert_close(function(query, value), expected, 1e-6)
 
 
 @pytest.mark.parametrize("value_dim", [None, VALUE_DIM])
@@ -147,15 +145,15 @@ def test_future_does_not_change_the_past(rng, value_dim):
     output, weights = attend(layer, x)
 
     expected = by_loops(layer, x, valid=valid)
-    np.testing.assert_allclose(output, expected[0], atol=1e-5)
+    assert_close(output, expected[0])
     np.testing.assert_array_equal(weights, weights * np.tri(POSITIONS))
     for before, after in zip(
         both_ways(layer, x),
         both_ways(layer, np.concatenate([x[:, :3], other[:, 3:]], axis=1)),
         strict=True,
     ):
-        np.testing.assert_allclose(before, expected[0], atol=1e-5)
-        np.testing.assert_allclose(after[:, :3], before[:, :3], atol=1e-6)
+        assert_close(before, expected[0])
+        assert_close(after[:, :3], before[:, :3], 1e-6)
         assert (abs(after[:, 3:] - before[:, 3:]) > 1e-3).any(-1).all()
 
 
@@ -223,9 +221,7 @@ def test_float64(rng):
     cache = layer.get_initial_cache(BATCH, POSITIONS)
     for t in range(POSITIONS):
         found, cache = layer(x[:, t], cache=cache)
-        np.testing.assert_allclose(
-            ops.convert_to_numpy(found), expected[0][:, t], atol=1e-5
-        )
+        assert_close(found, expected[0][:, t])
 
 
 def test_returned_weights_are_those_after_dropout(rng):

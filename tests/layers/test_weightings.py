@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import numpy, random_fixture, softmax
+from arrays import assert_close, numpy, random_fixture, softmax
 from combinations import quick_first
 from keras import ops
 from layers.weightings_reference import monotonic_by_the_paper
@@ -122,9 +122,7 @@ def test_a_drawn_choice_learns_from_its_gumbel_softmax(rng, gradients, relaxatio
     (gradient,) = gradients(read, [scores])
 
     mean = (soft * readout).sum(-1, keepdims=True)
-    np.testing.assert_allclose(
-        gradient, soft * (readout - mean) / relaxation, atol=1e-5
-    )
+    assert_close(gradient, soft * (readout - mean) / relaxation)
     outputs, _ = weighting(scores, noise=noise, training=True)
     chosen = ops.convert_to_numpy(outputs["weights"])
     np.testing.assert_array_equal(chosen, np.eye(POSITIONS)[noisy.argmax(-1)])
@@ -216,11 +214,7 @@ def test_normalised_score_starts_with_a_scale_of_its_own_length(query, value):
     # Eleven ones have the length sqrt(11): each becomes sqrt(1 / 11) / sqrt(11).
     plain.step.score.scale.assign(np.full(11, 1 / 11))
 
-    np.testing.assert_allclose(
-        ops.convert_to_numpy(layer(query, value)),
-        ops.convert_to_numpy(plain(query, value)),
-        atol=1e-6,
-    )
+    assert_close(layer(query, value), plain(query, value), 1e-6)
 
 
 @pytest.mark.parametrize("kind", [ka.HardWeighting, ka.MonotonicWeighting])

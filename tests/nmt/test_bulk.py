@@ -97,8 +97,7 @@ def test_a_job_is_not_resumed_with_another_input(
     ],
 )
 def test_contradictory_options_are_errors(options, message, capsys):
-    assert main(["translate", *options]) == 2
-    assert message in capsys.readouterr().err
+    assert message in error_of(main, ["translate", *options], capsys)
 
 
 def test_the_search_is_checked_before_anything_is_written(

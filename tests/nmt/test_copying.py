@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import assert_close
 from keras import ops, tree
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.data.batches import SentenceBatches
@@ -128,10 +129,9 @@ def test_steps_equal_the_pass(translator, inputs):
     for t in range(inputs["target"].shape[1] - 1):
         token_ids = tensors["target"][:, None, t]
         log_probs, state, _ = network.step(token_ids, state, memory)
-        np.testing.assert_allclose(
+        assert_close(
             np.exp(ops.convert_to_numpy(log_probs)[:, 0]),
             np.exp(ops.convert_to_numpy(expected)[:, t]),
-            atol=1e-5,
         )
 
 

@@ -3,6 +3,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+from arrays import assert_close
 from keras import ops, tree
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import SearchModel
@@ -70,10 +71,10 @@ def test_steps_equal_the_pass(changes):
         log_probs, state, weights = network.step(
             ops.convert_to_tensor(tokens[:, :, t]), state, memory
         )
-        np.testing.assert_allclose(
+        assert_close(
             ops.convert_to_numpy(log_probs)[:, 0],
             ops.convert_to_numpy(logits)[:, t],
-            atol=1e-4,
+            1e-4,
         )
         weights = ops.convert_to_numpy(weights)
         np.testing.assert_allclose(weights[:, 0], aligned[:, t], atol=1e-5)

@@ -5,11 +5,13 @@ import shutil
 import keras
 import numpy as np
 import pytest
+from arrays import assert_close
 from combinations import quick_first
 from keras_attention_apps.common.training import runner
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.training import train as training
+from programs import error_of
 
 from .conftest import untrained
 from .trainings import command, history, lines, small
@@ -140,10 +142,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
         for name, value in theirs.items():
             assert ours[name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
     ours, theirs = (Translator.from_preset(x / "model") for x in (output, undisturbed))
-    for one, other in zip(
-        ours.network.get_weights(), theirs.network.get_weights(), strict=True
-    ):
-        np.testing.assert_allclose(one, other, atol=1e-3)
+    assert_close(ours.network.get_weights(), theirs.network.get_weights(), 1e-3)
 
 
 @pytest.mark.exhaustive
@@ -227,19 +226,14 @@ def test_a_training_starts_from_another_model(
     assert start.config.dropout > 0
     assert adapted.config == dataclasses.replace(start.config, dropout=0.0)
     assert adapted.tokenizer.model == start.tokenizer.model
-    for one, other in zip(
-        adapted.network.get_weights(), start.network.get_weights(), strict=True
-    ):
-        np.testing.assert_allclose(one, other, atol=1e-3)
+    assert_close(adapted.network.get_weights(), start.network.get_weights(), 1e-3)
     reported = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert reported["training"]["from_preset"] == model_folder.name
     assert reported["training"]["vocabulary_size"] == len(start.tokenizer)
     # Another model, with other words, is now in its place.
     untrained(unspaced_subwords, "bahdanau", length_ratio=3.0).save(base)
-    assert main(["train", *flags]) == 2
-    assert (
-        "another training: from_preset's subwords was 'digest "
-        in capsys.readouterr().err
+    assert "another training: from_preset's subwords was 'digest " in error_of(
+        main, ["train", *flags], capsys
     )
 
 

@@ -344,11 +344,7 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
         (run_beam, {"coverage_mask": ((-1e9,) * 7,) * 2}, "coverage_mask must be bool"),
         (run_covered, {"prefix": ((3, 4),) * 3}, "of Prefix must have 2 rows.*: 3"),
         (run_greedy, {"prefix": ((3, 4),)}, "of Prefix must have 2 rows.*: 1"),
-        (
-            run_sample,
-            {"prefix": ((3, 4), (-1, 11))},
-            "of Prefix must .* below 11.*: 11",
-        ),
+        (run_sample, {"prefix": ((3, 4), (-1, 11))}, "Prefix must .* below 11.*: 11"),
         (run_beam, {"length_penalty": math.inf}, "length_penalty must be finite.*inf"),
         (run_beam, {"coverage_penalty": math.inf}, "coverage_penalty must be .*inf"),
         (run_beam, {"length_penalty": 60}, "length_penalty .* of 5 tokens.*: 60"),

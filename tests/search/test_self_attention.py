@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import assert_close
 from keras import ops, tree
 
 from keras_attention import PositionEncoding, SelfAttention, beam_search, greedy_search
@@ -75,11 +76,7 @@ def test_a_search_with_a_cache_equals_the_full_pass(search):
         log_probs, weights = map(ops.convert_to_numpy, decoder.all_at_once(before))
         picked = np.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
         exists = np.arange(LENGTH) < lengths[:, None]
-        np.testing.assert_allclose(
-            found["token_log_probs"][:, k], picked * exists, atol=1e-4
-        )
-        np.testing.assert_allclose(
-            found["weights"][:, k], weights * exists[..., None], atol=1e-5
-        )
+        assert_close(found["token_log_probs"][:, k], picked * exists, 1e-4)
+        assert_close(found["weights"][:, k], weights * exists[..., None])
     # Otherwise all results would be equal.
     assert len(np.unique(found["token_ids"])) > 2
