@@ -104,6 +104,7 @@ class Vocabulary(StoredTokenizer):
 
     def __init__(self, words):
         self.words = (*SPECIAL, *words)
+        self.content = f"{to_json(self.words[len(SPECIAL) :], indent=2)}\n".encode()
         self._ids = {word: number for number, word in enumerate(self.words)}
         if len(self._ids) != len(self.words):
             raise ValueError(
@@ -121,21 +122,11 @@ class Vocabulary(StoredTokenizer):
         return cls([word for word, count in ranked if count >= min_count])
 
     @classmethod
-    def from_files(cls, files):
-        words = parse_json(files[VOCABULARY])
+    def from_content(cls, content):
+        words = parse_json(content)
         if type(words) is not list or not all(type(x) is str for x in words):
             raise UserError(f"{VOCABULARY} must be a list of words")
         return cls(words)
-
-    @property
-    def files(self):
-        text = to_json(self.words[len(SPECIAL) :], indent=2)
-        return {VOCABULARY: f"{text}\n".encode()}
-
-    @property
-    def definition(self):
-        """The words: two vocabularies with the same words are the same."""
-        return self.words
 
     def extended(self, other):
         """Return this vocabulary, followed by the words that only `other` has."""

@@ -166,7 +166,7 @@ def save_litert(
             **task.description,
             **metadata,
         },
-        files={**task.tokenizer.files, **companions},
+        files={task.tokenizer.file_name: task.tokenizer.content, **companions},
     )
 
 

@@ -172,10 +172,9 @@ class LiteTask(Described):
     """A LiteRT file with its tokenizer and its runtime.
 
     Subclasses set `noun` (kind of the model, for messages), `presets` (folder of the
-    shipped presets), `tokenizer_type` (with `from_files`), `search_type` and
-    `metadata_type` (dataclasses of the options of the search, and of the metadata,
-    whose fields become attributes). `search` and `options` are dicts of the options of
-    the search and of the model.
+    shipped presets), `tokenizer_type`, `search_type` and `metadata_type` (dataclasses
+    of the options of the search, and of the metadata, whose fields become attributes).
+    `search` and `options` are dicts of the options of the search and of the model.
     """
 
     noun: str
@@ -193,7 +192,7 @@ class LiteTask(Described):
             tokenizer = self.tokenizer_type.file_name
             if tokenizer not in files:
                 raise UserError(f"there is no {tokenizer!r}")
-            self.tokenizer = self.tokenizer_type.from_files(files)
+            self.tokenizer = self.tokenizer_type.from_content(files[tokenizer])
             self._read_metadata(metadata)
 
     def _read_metadata(self, metadata):

@@ -179,7 +179,7 @@ class Task(Described):
 
     def member_network(self, other):
         """Return the network of another model for an ensemble with this one."""
-        if self.tokenizer.definition != other.tokenizer.definition:
+        if self.tokenizer.content != other.tokenizer.content:
             raise UserError(
                 f"the {self.noun}s of an ensemble must have the same vocabulary"
             )
@@ -208,7 +208,7 @@ class Task(Described):
         options = dataclasses.asdict(self.config)
         for name in self.runtime_options:
             del options[name]
-        return {**options, "vocabulary": short_digest(self.tokenizer.definition)}
+        return {**options, "vocabulary": short_digest(self.tokenizer.content)}
 
     def save(self, folder, *, card=None, **metadata):
         """Write the model as a folder that `from_preset` loads.

@@ -84,28 +84,24 @@ PAD, START, END, UNKNOWN = range(4)
 class StoredTokenizer:
     """Base of the tokenizers, each stored as one file in the folder of a model.
 
-    Subclasses set `file_name` and implement `files` and `from_files`.
+    Subclasses set `file_name`, and the `content` of the file: two tokenizers with the
+    same content are the same.
     """
 
     file_name: str
+    content: bytes
 
     @classmethod
-    def from_files(cls, files):
-        """Return the tokenizer from a dict of names and contents of files."""
-        raise NotImplementedError
-
-    @property
-    def files(self):
-        """Dict from the name of the file to its content."""
-        raise NotImplementedError
+    def from_content(cls, content):
+        """Return the tokenizer from the content of its file."""
+        return cls(content)
 
     @classmethod
     def load(cls, folder):
         """Read the tokenizer of a model from its folder."""
-        return cls.from_files({cls.file_name: read_file(folder / cls.file_name)})
+        return cls.from_content(read_file(folder / cls.file_name))
 
     def save(self, folder):
         """Write the tokenizer into the folder of a model."""
-        for name, content in self.files.items():
-            with atomic_path(folder / name) as temporary:
-                temporary.write_bytes(content)
+        with atomic_path(folder / self.file_name) as temporary:
+            temporary.write_bytes(self.content)

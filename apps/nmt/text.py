@@ -90,7 +90,7 @@ class Subwords(StoredTokenizer):
         from google.protobuf.message import DecodeError
         from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-        self.model = model
+        self.content = model
         if not model:
             # SentencePiece would crash.
             raise UserError("not a SentencePiece model: there are no bytes")
@@ -176,19 +176,6 @@ class Subwords(StoredTokenizer):
             ) from error
         return cls(model.getvalue())
 
-    @classmethod
-    def from_files(cls, files):
-        return cls(files[SUBWORDS])
-
-    @property
-    def files(self):
-        return {SUBWORDS: self.model}
-
-    @property
-    def definition(self):
-        """The bytes of the model: two models with the same bytes are the same."""
-        return self.model
-
     def __len__(self):
         return len(self.pieces)
 
@@ -205,7 +192,7 @@ class Subwords(StoredTokenizer):
         """The same model, which puts no mark before the first word."""
         import sentencepiece
 
-        processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=self.content)
         processor.override_normalizer_spec(add_dummy_prefix=False)
         return processor
 

@@ -165,7 +165,7 @@ def copy_always(translator):
 @pytest.fixture
 def own_subwords(subwords):
     """Subwords that a test may change."""
-    return Subwords(subwords.model)
+    return Subwords(subwords.content)
 
 
 def test_translations_contain_words_of_the_source(eager, own_subwords):

@@ -159,7 +159,7 @@ def test_half_precision_is_saved_and_loaded(translator, model_folder):
     loaded = Translator.from_preset(model_folder)
 
     assert loaded.config == translator.config
-    assert loaded.tokenizer.model == translator.tokenizer.model
+    assert loaded.tokenizer.content == translator.tokenizer.content
     for one, other in zip(
         loaded.network.get_weights(), translator.network.get_weights(), strict=True
     ):

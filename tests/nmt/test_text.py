@@ -117,7 +117,7 @@ def test_dropout_splits_by_the_seed_alone(subwords):
 def test_dropout_splits_in_the_same_way_in_another_process(subwords, tmp_path):
     text = "the red dog likes the old bird"
     path = tmp_path / "subwords.model"
-    path.write_bytes(subwords.model)
+    path.write_bytes(subwords.content)
     code = (
         "from pathlib import Path\n"
         "from keras_attention_apps.nmt.text import Subwords\n"
@@ -169,9 +169,9 @@ def test_subwords_are_learned_from_words_of_any_length():
 @pytest.mark.parametrize("options", [b"\x1a", b"\x2a"])
 def test_a_model_has_no_table_of_a_normalisation(subwords, options):
     name, table = b"\x0a\1x", b"\x12\3abc"
-    assert len(Subwords(subwords.model + options + b"\3" + name)) == len(subwords)
+    assert len(Subwords(subwords.content + options + b"\3" + name)) == len(subwords)
     with pytest.raises(UserError, match=r"expected .* without a table of a normalisa"):
-        Subwords(subwords.model + options + b"\x08" + name + table)
+        Subwords(subwords.content + options + b"\x08" + name + table)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_model_has_no_table_of_a_normalisation(subwords, options):
 )
 def test_a_model_that_ends_with_a_damaged_field(subwords, end):
     with pytest.raises(UserError, match="not a SentencePiece model: Error parsing"):
-        Subwords(subwords.model + end)
+        Subwords(subwords.content + end)
 
 
 def test_bytes_that_are_no_sentencepiece_model():

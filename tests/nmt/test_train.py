@@ -225,7 +225,7 @@ def test_a_training_starts_from_another_model(
     adapted = Translator.from_preset(tmp_path / "run" / "model")
     assert start.config.dropout > 0
     assert adapted.config == dataclasses.replace(start.config, dropout=0.0)
-    assert adapted.tokenizer.model == start.tokenizer.model
+    assert adapted.tokenizer.content == start.tokenizer.content
     assert_close(adapted.network.get_weights(), start.network.get_weights(), 1e-3)
     reported = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert reported["training"]["from_preset"] == model_folder.name

@@ -55,7 +55,7 @@ def write_saved_model(translator, search_model, directory):
     """
     import tensorflow_text as tf_text
 
-    tokenizer = tf_text.SentencepieceTokenizer(model=translator.tokenizer.model)
+    tokenizer = tf_text.SentencepieceTokenizer(model=translator.tokenizer.content)
     pieces = tf.constant(translator.tokenizer.pieces)
 
     def spelled(token_ids, valid):
