@@ -438,7 +438,7 @@ def write_ctranslate2(network, pieces, folder):
     encodings = network.positions(np.zeros((1, 512, table.shape[1]), "float32"))
     for side, layers, last_norm in (
         (spec.encoder, network.encoder_layers, network.encoder_norm),
-        (spec.decoder, network.decoder_layers, network.decoder_norm),
+        (spec.decoder, network.transformer.layers, network.transformer.norm),
     ):
         side.position_encodings.encodings = array(encodings[0])
         norm(side.layer_norm, last_norm)
@@ -455,7 +455,7 @@ def write_ctranslate2(network, pieces, folder):
             norm(own.ffn.layer_norm, layer.norms[-1])
             dense(own.ffn.linear_0, layer.widen)
             dense(own.ffn.linear_1, layer.narrow)
-    for own, layer in zip(spec.decoder.layer, network.decoder_layers, strict=True):
+    for own, layer in zip(spec.decoder.layer, network.transformer.layers, strict=True):
         parts = layer.source_attention.step, layer.source_attention.memory
         norm(own.attention.layer_norm, layer.norms[1])
         dense(own.attention.linear[0], parts[0].query_projection)

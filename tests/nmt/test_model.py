@@ -96,7 +96,7 @@ def test_all_layers_but_the_lowest_align(layers, first, monkeypatch):
 
         return recorded
 
-    for layer in network.decoder_layers:
+    for layer in network.transformer.layers:
         monkeypatch.setattr(layer, "step", record(layer.step))
     memory, state = network.begin(tensors(sentences()), MAX_LENGTH)
     state = tree.map_structure(lambda x: x[:, None], state)

@@ -98,9 +98,6 @@ class TranslationNetwork(DecoderNetwork):
             self.pointer_generator = PointerGenerator(config.extra_ids, name="copying")
             depths = vocabulary_size, None, None, config.embedding_units
             self.pointer_generator.build(*((None, depth) for depth in depths))
-        # Keras stores a layer under the first of its names in alphabetical order. This
-        # name keeps weight files as they were.
-        self.copying = self.pointer_generator
 
     def build(self, inputs_shape):
         """Do nothing: the first call creates all weights, without a trace by Keras."""

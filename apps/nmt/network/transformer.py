@@ -42,10 +42,6 @@ class TransformerNetwork(TranslationNetwork):
             config.decoder_layers, depth, **layer_options
         )
         self.encoder_norm = keras.layers.LayerNormalization()
-        # Keras stores a layer under the first of its names in alphabetical order. These
-        # names keep weight files as they were.
-        self.decoder_layers = self.transformer.layers
-        self.decoder_norm = self.transformer.norm
 
     def _embed(self, token_ids, training=None):
         embedded = embed(self.embedding, self.positions, token_ids)
