@@ -195,14 +195,16 @@ def our_search(
 
 def random_network(attention):
     import keras
-    from keras_attention_apps.nmt.config import ModelConfig, with_recipe
+    from keras_attention_apps.common.options import with_defaults
+    from keras_attention_apps.nmt.config import RECIPES, ModelConfig
     from keras_attention_apps.nmt.network import build_network
 
     depth, units, layers, heads = SIZES[attention]
     sizes = {"embedding_units": depth, "units": units, "encoder_units": units}
     sizes |= {"encoder_layers": layers, "decoder_layers": layers, "heads": heads}
     keras.utils.set_random_seed(0)
-    config = with_recipe(ModelConfig(attention=attention, **sizes), attention)
+    config = ModelConfig(attention=attention, **sizes)
+    config = with_defaults(config, RECIPES[attention])
     return build_network(config, VOCABULARY)
 
 

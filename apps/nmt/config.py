@@ -37,7 +37,6 @@ from keras_attention_apps.common.options import (
     TrainingOptions,
     Units,
     Weight,
-    with_defaults,
 )
 from tyro.conf import Positional
 
@@ -384,11 +383,6 @@ RECIPES = {
 # hundred small steps; after that, it forgets what it knew.
 FEW_PAIRS = 10_000
 GENTLE = {"epochs": 4, "learning_rate": 3e-4}
-
-
-def with_recipe(config, attention):
-    """Return a configuration in which values of the recipe replace `None`."""
-    return with_defaults(config, RECIPES[attention])
 
 
 @dataclasses.dataclass(frozen=True)

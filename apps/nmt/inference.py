@@ -147,10 +147,6 @@ class Translator(BaseTranslator, Task):
                 place[: len(phrase)] = phrase
         return padded
 
-    def max_target_length(self, length):
-        """Return the maximum number of tokens for a source of `length` tokens."""
-        return self._limits(length)[1]
-
     def _limits(self, length, min_ratio=0.0, max_ratio=None, step=LENGTH_STEP):
         """Return the minimum and maximum number of tokens of a translation.
 

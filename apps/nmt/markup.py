@@ -52,16 +52,10 @@ class _Word:
 
 
 def translate_runs(translator, runs, **options):
-    """Translate runs, lists of events, sentence by sentence.
+    """Translate runs sentence by sentence; the options are those of `translate_each`.
 
-    Args:
-        translator: A `Translator` or `LiteTranslator`.
-        runs: List of runs. Tags of a run are closed in reverse order.
-        **options: Options of `translate_each`, such as `glossary`.
-
-    Returns:
-        List of the translated runs. They have the same tags and things, and the white
-        space of the source at both ends.
+    Tags of a run are closed in reverse order. The translated runs have the same tags
+    and things, and the white space of the source at both ends.
     """
     parsed = [_Run(events, translator) for events in runs]
     sentences = [x for run in parsed for x in run.sentences]
@@ -334,20 +328,13 @@ _LANGUAGES = ("lang", "{http://www.w3.org/XML/1998/namespace}lang", "xml:lang")
 
 
 def translate_html(translator, text, *, language=None, **options):
-    """Translate a page, or a part of one.
+    """Translate a page, or a part of one, which has no `<html>`, `<head>` or `<body>`.
 
     Block elements separate texts. Inline elements, such as links, enclose the words
     that are aligned with theirs. Code, scripts, preformatted text, attributes, and
-    elements with `translate="no"` or the class `notranslate` stay as they are.
-
-    Args:
-        translator: The `Translator`.
-        text: String. A part of a page has no `<html>`, `<head>` or `<body>`.
-        language: The new `lang` of a page, such as `"de"`; unchanged if omitted.
-        **options: Options of `translate_each`.
-
-    Returns:
-        The translation, well-formed HTML.
+    elements with `translate="no"` or the class `notranslate` stay as they are. The
+    result is well-formed HTML, and the `lang` of a page is the `language`, such as
+    `"de"`, if there is one. The options are those of `translate_each`.
     """
     root, is_page = parsed(text), bool(_DOCUMENT.search(text))
     if root is None:

@@ -112,22 +112,17 @@ class Translation:
         unsure = [one.unsure for one in translations if one.unsure is not None]
         return cls(
             text=join_sentences(one.text for one in translations),
+            source_words=together("source_words"),
+            words=together("words"),
             score=float(np.mean([one.score for one in translations])),
             log_probability=sum(one.log_probability for one in translations),
             weights=block_diagonal([one.weights for one in translations]),
             end_weights=np.concatenate([one.end_weights for one in translations]),
             cut=any(one.cut for one in translations),
+            omitted=together("omitted"),
+            subwords=together("subwords"),
+            probabilities=together("probabilities"),
             unsure=any(unsure) if unsure else None,
-            **{
-                name: together(name)
-                for name in (
-                    "source_words",
-                    "words",
-                    "omitted",
-                    "subwords",
-                    "probabilities",
-                )
-            },
         )
 
     @property
@@ -426,7 +421,10 @@ class BaseTranslator:
 
     def _source(self, sentence, glossary):
         """Return the `_Source` of a sentence and a `Glossary`, which may be `None`."""
-        token_ids, cut = self._encode(sentence)
+        token_ids = self.tokenizer.encode(sentence)
+        cut = len(token_ids) > self.max_length
+        if cut:
+            token_ids = [*token_ids[: self.max_length - 1], END]
         if not glossary:
             return _Source(token_ids, cut, [], [], [])
         if cut:
@@ -440,13 +438,6 @@ class BaseTranslator:
         places = [x if is_aligned else set() for x in found.values()]
         omitted = list(found)[len(phrases) :]
         return _Source(token_ids, cut, phrases, places[: len(phrases)], omitted)
-
-    def _encode(self, sentence):
-        """Return token ids, and whether the sentence was cut."""
-        token_ids, longest = self.tokenizer.encode(sentence), self.max_length
-        if len(token_ids) <= longest:
-            return token_ids, False
-        return [*token_ids[: longest - 1], END], True
 
     def _phrases(self, targets):
         """Return target phrases as lists of token ids."""

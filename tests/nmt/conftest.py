@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.hypotheses import Hypothesis
-from keras_attention_apps.nmt.config import ModelConfig, with_recipe
+from keras_attention_apps.common.options import with_defaults
+from keras_attention_apps.nmt.config import RECIPES, ModelConfig
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network import build_network
@@ -114,9 +115,8 @@ def unspaced_subwords():
 
 
 def untrained(subwords, attention, **changes):
-    config = with_recipe(
-        ModelConfig(attention=attention, **{**TINY, **changes}), attention
-    )
+    config = ModelConfig(attention=attention, **{**TINY, **changes})
+    config = with_defaults(config, RECIPES[attention])
     # With these weights, some words are aligned with words, and not only with the end.
     keras.utils.set_random_seed(2)
     return Translator(config, subwords, build_network(config, len(subwords)))

@@ -3,6 +3,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
 from keras_attention_apps.nmt.data.batches import SentenceBatches, cut_batches, to_count
 from keras_attention_apps.nmt.data.dataset import Pairs, joined, read_pairs
@@ -112,11 +113,14 @@ def test_number_of_batches():
 
 def test_long_pairs_are_left_out(pairs, subwords):
     longest = max(map(len, subwords.encode_all([*pairs.source, *pairs.target])))
-    dataset = batches(pairs, subwords, max_length=longest - 1)
+    short = pairs.source[0], pairs.target[0]
+    with_long = Pairs(*([text, f"{text} {text}"] for text in short))
+    dataset = batches(with_long, subwords, max_length=longest)
 
-    assert dataset.too_long_count > 0
-    assert len(list(rows(dataset))) == len(pairs) - dataset.too_long_count
-    assert len(batches(pairs, subwords, max_length=2)) == 0
+    assert dataset.too_long_count == 1
+    assert list(rows(dataset)) == [short]
+    with pytest.raises(UserError, match="more subwords than max_length, 2"):
+        batches(pairs, subwords, max_length=2)
 
 
 def test_dropout_makes_no_pair_too_long(pairs, subwords):

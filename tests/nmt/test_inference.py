@@ -145,7 +145,7 @@ def test_the_length_ratio_limits_translations(translator):
     def longest(ratio):
         config = dataclasses.replace(translator.config, length_ratio=ratio)
         model = Translator(config, translator.tokenizer, translator.network)
-        return model.max_target_length(4)
+        return model.max_search_length(4, {})
 
     assert (longest(0.0), longest(None)) == (16, 20)
 

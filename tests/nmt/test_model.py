@@ -7,7 +7,8 @@ from arrays import assert_close
 from keras import ops, tree
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import SearchModel
-from keras_attention_apps.nmt.config import ModelConfig, with_recipe
+from keras_attention_apps.common.options import with_defaults
+from keras_attention_apps.nmt.config import RECIPES, ModelConfig
 from keras_attention_apps.nmt.network import build_network
 
 from keras_attention import beam_search
@@ -37,7 +38,8 @@ NETWORKS = [
 
 def network_of(changes, **options):
     keras.utils.set_random_seed(5)
-    config = with_recipe(ModelConfig(**{**TINY, **changes}), changes["attention"])
+    config = ModelConfig(**{**TINY, **changes})
+    config = with_defaults(config, RECIPES[changes["attention"]])
     return build_network(config, SIZE, label_smoothing=0.1, **options)
 
 

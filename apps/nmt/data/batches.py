@@ -1,14 +1,17 @@
 """Training batches of sentences of similar length."""
 
 import concurrent.futures
+import dataclasses
 import math
 
 import keras
 import numpy as np
 from keras_attention_apps.common.distribution import rows_of_host
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import rounded_up
 from keras_attention_apps.common.text import START, UNKNOWN
-from keras_attention_apps.nmt.text import pad
+from keras_attention_apps.nmt.data.dataset import Pairs
+from keras_attention_apps.nmt.text import Copying, Subwords, pad
 
 # Sentences are sorted by length within buckets of this many batches.
 BUCKET_BATCHES = 100
@@ -19,6 +22,7 @@ TAG = UNKNOWN
 SHORTEST = 16
 
 
+@dataclasses.dataclass(eq=False)
 class SentenceBatches(keras.utils.PyDataset):
     """Shuffled batches of sentence pairs with about as many tokens each.
 
@@ -32,7 +36,7 @@ class SentenceBatches(keras.utils.PyDataset):
 
     With a `Copying`, words of the target are extended ids.
 
-    Args:
+    Attributes:
         subword_dropout: BPE-dropout of the source; see `Subwords.encode_all`. A text
             that would exceed `max_length` is split without it.
         epoch: First epoch.
@@ -41,42 +45,42 @@ class SentenceBatches(keras.utils.PyDataset):
             batch has `batch_tokens` tokens.
         devices: Rows are padded to a multiple of this.
 
+    Raises:
+        UserError: If all pairs are left out.
+
     Reference:
         [Caswell et al., 2019](https://arxiv.org/abs/1906.06442), section 3: the tag.
     """
 
-    def __init__(
-        self,
-        pairs,
-        subwords,
-        *,
-        batch_tokens,
-        max_length,
-        min_batches=1,
-        subword_dropout=0.0,
-        seed=0,
-        epoch=0,
-        copying=None,
-        few_shapes=False,
-        devices=1,
-    ):
+    pairs: Pairs
+    subwords: Subwords
+    _: dataclasses.KW_ONLY
+    batch_tokens: int
+    max_length: int
+    min_batches: int = 1
+    subword_dropout: float = 0.0
+    seed: int = 0
+    epoch: int = 0
+    copying: Copying | None = None
+    few_shapes: bool = False
+    devices: int = 1
+
+    def __post_init__(self):
         super().__init__()
-        self.subwords = subwords
-        self.max_length = max_length
-        self.subword_dropout = subword_dropout
-        self.seed = seed
-        self.epoch = epoch
-        self.copying = copying
-        self.few_shapes = few_shapes
-        self.devices = devices
         # Pairs are left out by their length without BPE-dropout, so that all epochs
         # have the same pairs.
-        plain = [subwords.encode_all(side) for side in (pairs.source, pairs.target)]
+        pairs, encode = self.pairs, self.subwords.encode_all
+        plain = [encode(side) for side in (pairs.source, pairs.target)]
         lengths = np.array([list(map(len, ids)) for ids in plain]).T
         if pairs.back_translated:
             lengths[:, 0] += pairs.back_translated
         longest = lengths.max(axis=1)
-        short = np.flatnonzero(longest <= max_length)
+        short = np.flatnonzero(longest <= self.max_length)
+        if not len(short):
+            raise UserError(
+                "every pair has a side of more subwords than max_length, "
+                f"{self.max_length}"
+            )
         self.pairs = pairs.chosen(short)
         self._plain = [[ids[i] for i in short] for ids in plain]
         self.too_long_count = len(pairs) - len(short)
@@ -84,19 +88,18 @@ class SentenceBatches(keras.utils.PyDataset):
         self._weights = np.asarray(weights, "float64")
         columns = [self.padded_length(length) for length in longest[short]]
         tokens = int(np.dot(columns, self._weights))
-        self.batch_tokens = min(batch_tokens, max(tokens // max(min_batches, 1), 1))
+        self.batch_tokens = min(self.batch_tokens, max(tokens // self.min_batches, 1))
         # Keras asks for the number of batches once, and BPE-dropout splits words
         # differently in each epoch. So all epochs have as many batches as the first.
         self._count = None
-        self._batches = self.plan(0) if len(short) else []
+        self._batches = self.plan(0)
         self._count = len(self._batches)
         # If there is only one batch, Keras assumes its size for all epochs.
         self._only_sizes = self._largest() if self._count == 1 else None
-        if epoch and len(short):
-            self._batches = self.plan(epoch)
+        if self.epoch:
+            self._batches = self.plan(self.epoch)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
-        if len(short):
-            self._next = self._thread.submit(self.plan, epoch + 1)
+        self._next = self._thread.submit(self.plan, self.epoch + 1)
 
     def __len__(self):
         return len(self._batches)

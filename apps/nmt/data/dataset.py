@@ -66,11 +66,6 @@ def joined(corpora, weights):
 
 
 def read_lines(path):
-    """Return the clean lines of a text file; see `read_raw_lines`."""
-    return [clean(line) for line in read_raw_lines(path)]
-
-
-def read_raw_lines(path):
     """Return the lines of a text file; only line feeds end lines.
 
     The text is UTF-8, or UTF-16 or UTF-32 with a byte order mark.
@@ -96,7 +91,7 @@ def read_parallel(source, target):
         )
     sides = []
     for path in (source, target):
-        lines = read_raw_lines(path)
+        lines = read_lines(path)
         if sum("\t" in line for line in lines) > len(lines) / 2:
             raise UserError(
                 "expected the sentences of one language. Received: a table with tabs, "

@@ -5,7 +5,7 @@ import unicodedata
 import numpy as np
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.text import END, UNKNOWN, begins_unspaced, has_unspaced
-from keras_attention_apps.nmt.data.dataset import read_raw_lines
+from keras_attention_apps.nmt.data.dataset import read_lines
 from keras_attention_apps.nmt.text import aligned_words, clean
 
 # Zero-width non-joiner and joiner, which separate no words.
@@ -49,7 +49,7 @@ class Glossary:
         order mark.
         """
         glossary = cls({})
-        for number, line in enumerate(read_raw_lines(path), start=1):
+        for number, line in enumerate(read_lines(path), start=1):
             if not line.strip():
                 continue
             columns = line.split("\t")

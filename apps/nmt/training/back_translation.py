@@ -8,6 +8,7 @@ from keras_attention_apps.common.models import WEIGHTS, digest_of_file, find_pre
 from keras_attention_apps.nmt.config import SamplingConfig
 from keras_attention_apps.nmt.data.dataset import Pairs, read_lines
 from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.text import clean
 from keras_attention_apps.nmt.translations import chunks
 
 # Subfolder of the output folder, and the file in it that says what was translated.
@@ -32,7 +33,7 @@ def back_translate(config):
         back-translations: [Edunov et al., 2018](https://arxiv.org/abs/1808.09381),
         section 3.
     """
-    targets = list(filter(None, read_lines(config.monolingual)))
+    targets = list(filter(None, map(clean, read_lines(config.monolingual))))
     folder = config.output / BACK_TRANSLATIONS
     on_first_host(_translate, config, targets, folder)
     wait_for_hosts("back-translations")
@@ -57,8 +58,13 @@ def _translate(config, targets, folder):
         "seed": config.seed,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / ORIGIN).exists():
-        _check_origin(read_json(folder / ORIGIN), origin, folder)
+    found = read_json(folder / ORIGIN) if (folder / ORIGIN).exists() else origin
+    for name, value in origin.items():
+        if found.get(name) != value:
+            raise UserError(
+                f"{folder} has back-translations of another {name}. Choose another "
+                "output folder, or remove that one"
+            )
     write_json(folder / ORIGIN, origin)
     begins = range(0, len(targets), PART)
     if all(_part(folder, begin).exists() for begin in begins):
@@ -83,15 +89,6 @@ def _translate(config, targets, folder):
             text = "".join(f"{translation.text}\n" for translation in found)
             temporary.write_text(text, encoding="utf-8", newline="\n")
         print(f"{begin + len(part)} of {len(targets)} sentences are translated back")
-
-
-def _check_origin(found, expected, folder):
-    for name, value in expected.items():
-        if found.get(name) != value:
-            raise UserError(
-                f"{folder} has back-translations of another {name}. Choose another "
-                "output folder, or remove that one"
-            )
 
 
 def _part(folder, begin):

@@ -38,7 +38,6 @@ from keras_attention_apps.nmt.config import (
     RECIPES,
     TRAINING_NEEDS,
     TrainConfig,
-    with_recipe,
 )
 from keras_attention_apps.nmt.data import dataset
 from keras_attention_apps.nmt.data.batches import SentenceBatches
@@ -79,25 +78,20 @@ def train(config: TrainConfig):
                 f"vocabulary. Received: {value} and {config.from_preset!r}"
             )
     attention = config.model.attention or "bahdanau"
+    recipe, expected = RECIPES[attention], DECODERS[attention]
     model = dataclasses.replace(config.model, attention=attention)
-    config = dataclasses.replace(config, model=model)
-    expected = DECODERS[attention]
-    if config.model.decoder != expected:
+    if model.decoder != expected:
         raise UserError(
             f"the attention {attention} needs the {expected} decoder. "
-            f"Received: {config.model.decoder}"
+            f"Received: {model.decoder}"
         )
     if not is_begun(config.output):
         check_needs(config, TRAINING_NEEDS)
         # The options of a preset may have been saved before this check existed.
         if not config.from_preset:
-            recipe = RECIPES[attention]
-            check_needs(config.model, MODEL_NEEDS, "model.", recipe)
-    config = dataclasses.replace(
-        config,
-        model=with_recipe(config.model, config.model.attention),
-        output=resolved(config.output),
-    )
+            check_needs(model, MODEL_NEEDS, "model.", recipe)
+    model = with_defaults(model, recipe)
+    config = dataclasses.replace(config, model=model, output=resolved(config.output))
     if (config.monolingual is None) != (config.reverse_model is None):
         raise UserError(
             "expected both --monolingual and --reverse-model, or neither. Received: "
@@ -115,7 +109,7 @@ def train(config: TrainConfig):
     training, validation = read_texts(config)
     if config.from_preset and len(training) < FEW_PAIRS:
         config = with_defaults(config, GENTLE, f"{len(training):,} pairs")
-    config = with_recipe(config, config.model.attention)
+    config = with_defaults(config, recipe)
     with distribution.training_context(config) as devices:
         if config.monolingual is not None:
             parts = [training, back_translate(config)]
@@ -193,23 +187,16 @@ def _languages(config):
     return [Path(x).suffix.removeprefix(".") for x in files if x]
 
 
-def text_fingerprint(training, validation):
-    """Return a line with the size and a digest of the training text."""
-    digest = short_digest(
-        [[x.source, x.target] for x in (training, *validation.values())]
-    )
-    count = sum(map(len, validation.values()))
-    return f"{len(training):,} pairs, {count:,} for validation, {digest}"
-
-
 def _train(config, training, validation, devices):
     start = None
     if config.from_preset:
         start, model = Translator.to_fine_tune(config.from_preset, config.model)
         size = len(start.tokenizer)
         config = dataclasses.replace(config, model=model, vocabulary_size=size)
-    fingerprint = text_fingerprint(training, validation)
-    checkpoints = open_checkpoints(config, start, text=fingerprint)
+    texts = [[x.source, x.target] for x in (training, *validation.values())]
+    count = sum(map(len, validation.values()))
+    text = f"{len(training):,} pairs, {count:,} for validation, {short_digest(texts)}"
+    checkpoints = open_checkpoints(config, start, text=text)
     subwords = start.tokenizer if start else _subwords(config, training, checkpoints)
     model = config.model
     if model.length_ratio is None:
@@ -347,7 +334,7 @@ class TranslationTraining(runner.Training):
             history = self.progress.history
             averaged = average_models(folders, Translator.from_preset)
             print(f"The average of {len(folders)} epochs:")
-            scores = self._scores(averaged)
+            scores = self.validate(averaged)
             self.report.add_epoch(f"Average of {len(folders)} epochs", scores)
             if best_of([*history, scores], self.rank) == len(history):
                 names = [folder.name for folder in folders]
@@ -382,9 +369,9 @@ class TranslationTraining(runner.Training):
         )
 
     def _batches(self, batch_tokens, subword_dropout=0.0):
-        config, training = self.config, self.training
-        batches = SentenceBatches(
-            training,
+        config = self.config
+        return SentenceBatches(
+            self.training,
             self.task.tokenizer,
             batch_tokens=batch_tokens,
             min_batches=config.min_steps,
@@ -396,12 +383,6 @@ class TranslationTraining(runner.Training):
             few_shapes=keras.backend.backend() == "jax",
             devices=self.devices,
         )
-        if not len(batches):
-            raise UserError(
-                "every pair has a side of more subwords than max_length, "
-                f"{config.model.max_length}"
-            )
-        return batches
 
     def _report(self, batches):
         training = self.training
@@ -430,10 +411,8 @@ class TranslationTraining(runner.Training):
             distribution.on_first_host(self._save_epoch, scores)
         return scores
 
-    def validate(self):
-        return self._scores(self.task)
-
-    def _scores(self, translator):
+    def validate(self, translator=None):
+        translator = translator or self.task
         translations = translator.translate(
             self.sources,
             beam_size=self.config.validation_beam_size,
@@ -514,7 +493,7 @@ class SelfCriticalTranslations(SelfCritical):
         return {"source": pad(sources, columns=columns)}
 
     def max_length(self, inputs):
-        return self.translator.max_target_length(inputs["source"].shape[1])
+        return self.translator.max_search_length(inputs["source"].shape[1], {})
 
     def padded_length(self, longest):
         return self.batches.padded_length(longest)
