@@ -78,9 +78,9 @@ class CaptionPage(Models):
     def __init__(self, config):
         check_inference(config.model)
         super().__init__(RUNTIMES, config)
-        self._sizes = {self.main({}).image_size}
+        self._sizes = {self.load({}).image_size}
         if is_litert(config.compare):
-            self._sizes.add(self.load(config.compare, {}).image_size)
+            self._sizes.add(self.load({}, config.compare).image_size)
         elif config.compare:
             # The class of the model would import Keras.
             self._sizes |= {x.image_size for x in member_configs(config.compare)}
@@ -104,8 +104,7 @@ class CaptionPage(Models):
     def captions(self, photo, search, *, n_best=1, is_other=False):
         """Return the best captions of a `Photo`, best first."""
         with self.turns:
-            other = self.config.compare
-            model = self.load(other, search) if is_other else self.main(search)
+            model = self.load(search, self.config.compare if is_other else None)
             n_best = min(n_best, model.search_options(**search)["beam_size"])
             image = np.asarray(photo.arrays[model.image_size])
             ((_, found),) = model.caption_each([image], n_best=n_best, **search)

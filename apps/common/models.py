@@ -511,26 +511,23 @@ class Models:
         self._runtimes = runtimes
         # The loaded models of a name and its options: one on LiteRT, one on Keras.
         self._loaded = {}
-        model = self.main({})
+        model = self.load({})
         self.defaults = model.search_options()
         self.purpose = model.purpose
 
-    def main(self, search):
-        """Return the main model, which searches with these options."""
+    def load(self, search, other=None):
+        """Return the main model, or another one, which searches with these options."""
         chosen = self.config.model
-        return self.load(chosen.name, search, **chosen.options)
-
-    def load(self, model, search, **options):
-        """Return a model that searches with these options."""
+        model, options = (other, {}) if other else (chosen.name, chosen.options)
         loaded = self._loaded.setdefault((model, *sorted(options.items())), [])
         for found in loaded:
             with contextlib.suppress(UserError):
                 found.search_options(**search)
                 return found
-        options["search"] = search
         try:
-            runtime = self.config.runtime
-            found = self._runtimes.load(model, runtime, count=None, **options)
+            found = self._runtimes.load(
+                model, self.config.runtime, count=None, search=search, **options
+            )
         except ImportError as error:
             raise UserError(
                 f"these options need Keras, which is not installed ({error})"

@@ -478,10 +478,8 @@ class BulkConfig:
 
     def check_local(self):
         """Raise a `UserError` if an option needs `--engine ray`."""
-        for name, value in vars(self).items():
-            if value != getattr(BulkConfig, name):
-                option = name.replace("_", "-")
-                raise UserError(f"--{option} needs --engine ray. Received: {value!r}")
+        needs_ray = "--engine ray", lambda config: False
+        check_needs(self, dict.fromkeys(vars(self), needs_ray))
 
 
 @dataclasses.dataclass(frozen=True)

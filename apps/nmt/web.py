@@ -67,7 +67,7 @@ class TranslationPage(Models):
                 f"Received: {len(sentence)}"
             )
         with self.turns:
-            model = self.load(other, search) if other else self.main(search)
+            model = self.load(search, other)
             n_best = min(n_best, model.search_options(**search)["beam_size"])
             (found,) = model.translate_each([sentence], n_best=n_best, **search)
         return found

@@ -60,7 +60,7 @@ def test_a_model_is_loaded_once_for_each_runtime():
     )
     models = Models(SimpleNamespace(load=load), config)
     for search in ({}, {"beam_size": 3}, {"beam_size": 5}, {"beam_size": 2}):
-        models.main(search)
+        models.load(search)
 
     assert [type(x) for x in loaded] == [Lite, Keras]
 
