@@ -507,26 +507,23 @@ def translate_subtitles(translator, text, **options):
     """
     lines = text.split("\n")
     texts = [_Lines(lines, *place) for place in _places_of_texts(lines)]
-    groups, runs = [[]], [[]]
+    groups = [[]]
     for one in texts:
         groups[-1].append(one)
-        runs[-1] += [*one.events, *_DIVISION]
         if _SENTENCE_END.search(one.plain) or len(groups[-1]) == MAX_SUBTITLES:
             groups.append([])
-            runs.append([])
-    runs = [run[: -len(_DIVISION)] for run in runs]
+    runs = [[x for one in group for x in (*one.events, *_DIVISION)] for group in groups]
     translated = translate_runs(translator, runs, **options)
     for group, events in zip(groups, translated, strict=True):
-        is_division = [event == _DIVISION[1] for event in events]
-        ends = [i for i, x in enumerate(is_division) if x]
-        for one, begin, end in zip(group, [-1, *ends], [*ends, None], strict=False):
+        ends = [i for i, event in enumerate(events) if event == _DIVISION[1]]
+        for one, begin, end in zip(group, [-1, *ends], ends, strict=False):
             one.translation = one.broken(events[begin + 1 : end])
     for one in reversed(texts):
         lines[one.begin : one.end] = one.translation
     return "\n".join(lines)
 
 
-# Where a subtitle ends within a run.
+# The end of a subtitle in a run.
 _DIVISION = ("text", " "), ("unit", object()), ("text", " ")
 
 
@@ -567,7 +564,6 @@ class _Lines:
         own[0] = own[0].removeprefix(self.dash)
         self.events = _subtitle_events("\n".join(own))
         self.plain = "".join(x for kind, x in self.events if kind == "text").strip()
-        self.translation = lines[begin:end]
 
     def broken(self, events):
         """Return the lines of a translation, with breaks at some of its spaces."""
