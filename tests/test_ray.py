@@ -72,9 +72,14 @@ def caption(photographs, output, actors=1):
     return main(["caption", str(photographs), *output, *sizes])
 
 
+def rows_of(parts):
+    tables = map(parts._read, parts._names())
+    return [row for table in tables for row in table.to_pylist()]
+
+
 def captions(output):
     """The captions in the parts, and a check that no id is there twice."""
-    rows = list(Parts(output, CaptionBatch.columns_of(False)).read())
+    rows = rows_of(Parts(output, CaptionBatch.columns_of(False)))
     assert len({row["id"] for row in rows}) == len(rows)
     return {row["id"]: row["caption"] for row in rows}
 
@@ -171,7 +176,7 @@ def test_lines_are_translated(nodes, tmp_path):
 
     assert nmt(["translate", *text, "--engine", "ray", "--actors", "1"]) == 0
 
-    rows = Parts(output, {"translation": str, "error": str}).read()
+    rows = rows_of(Parts(output, {"translation": str, "error": str}))
     found = {row["id"]: row["translation"] for row in rows}
     texts = [x.text for x in expected.translate(lines)]
     assert found == {str(i): text for i, text in enumerate(texts, 1)}

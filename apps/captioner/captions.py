@@ -32,15 +32,6 @@ from keras_attention_apps.common.models import (
 from keras_attention_apps.common.options import Range
 from keras_attention_apps.common.text import StoredTokenizer
 
-
-def _on_keras():
-    from keras_attention_apps.captioner.inference import Captioner
-
-    return Captioner
-
-
-RUNTIMES = Runtimes(_on_keras, lambda: LiteCaptioner, max_litert_inputs=10_000)
-
 # Attention maps that a search can return.
 MAPS = ("weights", "probabilities")
 
@@ -258,6 +249,15 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
         with loading(self.path, self.noun):
             found = self._run_search(run, signature, n_best, images=array[None])
             return list(map(self._caption, found))
+
+
+def _on_keras():
+    from keras_attention_apps.captioner.inference import Captioner
+
+    return Captioner
+
+
+RUNTIMES = Runtimes(_on_keras, LiteCaptioner, max_litert_inputs=10_000)
 
 
 def check_maps(maps):

@@ -64,7 +64,6 @@ class Captioner(BaseCaptioner, Task):
 
     config_type = ModelConfig
     search_type = CaptionSearchOptions
-    program = "captioner"
     runtime_options = RUNTIME_OPTIONS
     ensemble_type = CaptionEnsemble
 

@@ -21,8 +21,8 @@ from keras_attention_apps.common.errors import UserError, counted, printable
 from keras_attention_apps.common.files import (
     MARKS,
     STANDARD_INPUT,
-    Inputs,
     as_utf8,
+    check_distinct,
     check_file,
     decoded,
     read_file,
@@ -195,7 +195,7 @@ def complete_page(config):
         check_file(config.output)
         files = [x for x in sources if isinstance(x, Path)]
         inputs = (path, *files, *RUNTIMES.files(config.model.name))
-        Inputs(*inputs).check(config.output)
+        check_distinct(inputs, config.output)
     texts = _texts(config, page, sources, name) if sources else {}
     content = page.completed(texts)
     write_or_print(config.output, content)
@@ -224,13 +224,8 @@ def _page_of(config):
 
 def _texts(config, page, sources, name):
     """Return the texts of the sources of a page; see `Page.completed`."""
-    captioner = RUNTIMES.load(
-        config.model.name,
-        config.runtime,
-        count=len(sources),
-        search=config.search.given,
-        jit_compile=config.jit_compile,
-        **config.model.options,
+    captioner = RUNTIMES.load_for(
+        config, count=len(sources), jit_compile=config.jit_compile
     )
     found = captioner.caption_each(
         sources, batch_size=config.batch_size, **config.search.given

@@ -24,18 +24,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from keras_attention_apps.common import files
 from keras_attention_apps.common.errors import UserError, did_you_mean, listed, reason
-from keras_attention_apps.common.files import (
-    CHUNK,
-    MARKS,
-    MAX_BYTES,
-    at_most,
-    is_litert,
-    locked,
-    parse_json,
-    read_all,
-    to_json,
-)
 from keras_attention_apps.common.hypotheses import check_batch_size
 from keras_attention_apps.common.models import Runtimes, changes_in
 from keras_attention_apps.common.options import RuntimeConfig
@@ -49,7 +39,8 @@ class ModelBatch:
     """A model as a callable for `ray.data.Dataset.map_batches`.
 
     An actor loads the model once, and then processes one batch after another. It needs
-    no Ray: a batch is a dict of columns. Subclasses implement `rows`, and set the
+    no Ray: a batch is a dict of columns. Subclasses implement `rows(values)`, which
+    returns a dict for each input of a batch, with `error` if it failed. They set the
     `runtimes` of the program and the columns of the result with their types, `fields`
     and, for the attention maps, `map_fields`: `str`, `float`, `bool`, or a list.
 
@@ -87,7 +78,7 @@ class ModelBatch:
         batch_size=64,
         search=None,
         options=None,
-        max_bytes=MAX_BYTES,
+        max_bytes=files.MAX_BYTES,
         filesystem=None,
     ):
         check_batch_size(batch_size)
@@ -98,7 +89,7 @@ class ModelBatch:
         self.filesystem = filesystem
         self.search = search or {}
         config = RuntimeConfig(runtime=runtime, threads=threads)
-        with at_most(max_bytes):
+        with files.at_most(max_bytes):
             # With `count=1`, "auto" prefers LiteRT, the runtime for actors on CPUs.
             self.model = self.runtimes.load(
                 model, config, count=1, search=self.search, **options or {}
@@ -130,7 +121,7 @@ class ModelBatch:
         # A missing string is NaN in a column of pandas.
         errors = [x if x and isinstance(x, str) else None for x in errors]
         pairs = zip(values, errors, strict=True)
-        with at_most(self.max_bytes):
+        with files.at_most(self.max_bytes):
             found = iter(self.rows([x for x, error in pairs if error is None]))
         rows = [next(found) if error is None else {"error": error} for error in errors]
         kept = dict(batch)
@@ -138,10 +129,6 @@ class ModelBatch:
             del kept[self.column]
         columns = {x: _column(rows, x, kind) for x, kind in self.columns.items()}
         return {**kept, **columns}
-
-    def rows(self, values):
-        """Return a dict for each input of a batch, with `error` if it failed."""
-        raise NotImplementedError
 
     def contents(self, values):
         """Return inputs with the bytes, or the error, of a remote file for its path."""
@@ -156,7 +143,7 @@ class ModelBatch:
             if filesystem is None:
                 filesystem, path = located(value)
             with filesystem.open_input_stream(path) as file:
-                return read_all(file, value)
+                return files.read_all(file, value)
         # Errors of Arrow are subclasses of these.
         except (OSError, ValueError) as error:
             return UserError(f"Cannot read {value!r}: {reason(error)}")
@@ -272,8 +259,7 @@ def _resources(ray, config, arguments):
     available = ray.cluster_resources()
     threads = arguments.get("threads") or 1
     arguments = {**arguments, "threads": threads}
-    on_litert = is_litert(arguments["model"]) or arguments.get("runtime") == "litert"
-    if available.get("GPU") and not on_litert:
+    if available.get("GPU") and not _is_on_litert(arguments):
         arguments["runtime"] = "keras"
         actors = config.actors or int(available["GPU"])
         return {"num_gpus": 1, "num_cpus": threads}, arguments, actors
@@ -343,15 +329,19 @@ def run_command(
     return 2 if errors else 0
 
 
+def _is_on_litert(arguments):
+    is_file = files.is_litert(arguments["model"])
+    return is_file or arguments.get("runtime") == "litert"
+
+
 def _check_model(model_batch, arguments):
     """Raise a `UserError` for a missing model, or options that contradict one another.
 
     Otherwise, an actor would find them after the output was begun.
     """
     model, runtimes = arguments["model"], model_batch.runtimes
-    on_litert = is_litert(model) or arguments["runtime"] == "litert"
     # Loading a model that is missing raises the error that lists the presets.
-    if on_litert or not runtimes.files(model):
+    if _is_on_litert(arguments) or not runtimes.files(model):
         model_batch(column="value", **{**arguments, "threads": 1})
     else:
         runtimes.search_options(arguments["search"])
@@ -391,7 +381,6 @@ def found_files(filesystem, folders, suffixes):
 
 
 def from_names(names, finished):
-    """Return a dataset of names of files."""
     pa = require("pyarrow")
     names = pa.array(names, pa.string())
     table = _unfinished(pa.table({"id": names, "value": names}), finished)
@@ -480,7 +469,7 @@ def text_digest(filesystem, path):
     """Return a dict with the size and digest of a text, whose ids are line numbers."""
     digest, size = hashlib.blake2b(digest_size=DIGEST), 0
     with filesystem.open_input_stream(path) as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(files.CHUNK):
             digest.update(chunk)
             size += len(chunk)
     return {"input_size": size, "input_digest": digest.hexdigest()}
@@ -489,7 +478,7 @@ def text_digest(filesystem, path):
 def _starts(filesystem, path):
     """Yield the number and the byte offset of the first line of every chunk."""
     with _buffered(filesystem, path) as file:
-        if file.peek(4).startswith(tuple(MARKS)):
+        if file.peek(4).startswith(tuple(files.MARKS)):
             raise UserError(
                 f"expected UTF-8 in {path!r}. Received: UTF-16 or UTF-32. Save it as "
                 "UTF-8"
@@ -607,7 +596,7 @@ class Parts:
     def locked(self):
         """Lock the folder against other jobs. Only a local folder can be locked."""
         local = isinstance(self.filesystem, require("pyarrow.fs").LocalFileSystem)
-        return locked(Path(self.folder)) if local else contextlib.nullcontext()
+        return files.locked(Path(self.folder)) if local else contextlib.nullcontext()
 
     def begin(self, options):
         """Create the folder, or check that its parts have these options."""
@@ -615,7 +604,7 @@ class Parts:
         options, name = json.loads(json.dumps(options)), f"{self.folder}/{OPTIONS}"
         try:
             with self.filesystem.open_input_stream(name) as file:
-                before = {**parse_json(file.read())}
+                before = {**files.parse_json(file.read())}
         except FileNotFoundError:
             before = {}
         except (ValueError, TypeError) as error:
@@ -633,7 +622,7 @@ class Parts:
             raise UserError(
                 f"{self.name!r} was written with {different}: choose another output"
             )
-        self._replace(OPTIONS, to_json(options, indent=2).encode())
+        self._replace(OPTIONS, files.to_json(options, indent=2).encode())
 
     def finished(self):
         """Return the sorted digests of the ids that have results; see `digests`.
@@ -666,25 +655,20 @@ class Parts:
         self._replace(name, self._encode(table))
         return len(table), len(table) - table["error"].null_count
 
-    def read(self):
-        """Yield the rows of all parts as dicts."""
-        for name in self._names():
-            yield from self._read(name).to_pylist()
-
     def _names(self):
         fs = require("pyarrow.fs")
-        files = self.filesystem.get_file_info(fs.FileSelector(self.folder))
-        names = sorted(file.base_name for file in files)
+        found = self.filesystem.get_file_info(fs.FileSelector(self.folder))
+        names = sorted(file.base_name for file in found)
         return [x for x in names if x.startswith("part-") and x.endswith(self.suffix)]
 
     def _read(self, name):
-        """Return the table of a part."""
         pa, parquet = require("pyarrow"), require("pyarrow.parquet")
         try:
             with self.filesystem.open_input_file(f"{self.folder}/{name}") as file:
                 if self.suffix == ".parquet":
                     return parquet.read_table(file, columns=self.schema.names)
-                rows = [{**parse_json(line)} for line in file.read().splitlines()]
+                lines = file.read().splitlines()
+                rows = [{**files.parse_json(line)} for line in lines]
             return pa.Table.from_pylist(rows, self.schema)
         # Readers of damaged files fail with many types of exceptions.
         except Exception as error:
@@ -695,7 +679,7 @@ class Parts:
 
     def _encode(self, table):
         if self.suffix == ".jsonl":
-            lines = [f"{to_json(row)}\n" for row in table.to_pylist()]
+            lines = [f"{files.to_json(row)}\n" for row in table.to_pylist()]
             return "".join(lines).encode()
         content = io.BytesIO()
         require("pyarrow.parquet").write_table(table, content)

@@ -237,21 +237,16 @@ class AdamW(keras.optimizers.AdamW):
 
     def apply(self, grads, trainable_variables=None):
         if keras.backend.backend() == "tensorflow":
-            grads = _mean_over_replicas(grads)
+            import tensorflow as tf
+
+            # In a sparse gradient the norm would count repeated rows one by one.
+            dense = [tf.convert_to_tensor(x) for x in grads if x is not None]
+            replica = _replica()
+            if replica is not None:
+                dense = replica.all_reduce("MEAN", dense)
+            averaged = iter(dense)
+            grads = [None if x is None else next(averaged) for x in grads]
         super().apply(grads, trainable_variables)
-
-
-def _mean_over_replicas(gradients):
-    """Return dense gradients of TensorFlow, averaged over all replicas."""
-    import tensorflow as tf
-
-    # In a sparse gradient the norm would count repeated rows one by one.
-    dense = [tf.convert_to_tensor(x) for x in gradients if x is not None]
-    replica = _replica()
-    if replica is not None:
-        dense = replica.all_reduce("MEAN", dense)
-    averaged = iter(dense)
-    return [None if x is None else next(averaged) for x in gradients]
 
 
 def _replica():

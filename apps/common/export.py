@@ -3,45 +3,36 @@
 import dataclasses
 
 import keras
-from keras_attention_apps.common import models
+from keras_attention_apps.common import files, models
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.files import (
-    Inputs,
-    atomic_folder,
-    check_file,
-    check_folder,
-    holds,
-    is_litert,
-    read_file,
-)
 from keras_attention_apps.common.litert import write_model_file
-from keras_attention_apps.common.models import summed_names, write_sums
 
 from keras_attention import __version__, convert_to_litert
 
 
 def check_export(path, output_format):
     """Check the output of an export, and return whether it is a LiteRT file."""
-    to_litert = output_format == "litert" or (output_format is None and is_litert(path))
+    is_named_litert = files.is_litert(path)
+    to_litert = output_format == "litert" or (output_format is None and is_named_litert)
     if to_litert:
-        if not is_litert(path):
+        if not is_named_litert:
             raise UserError(
                 "the name of a LiteRT file must end in .tflite. "
                 f"Received: {str(path)!r}"
             )
-        check_file(path)
+        files.check_file(path)
     else:
-        check_folder(path, _own_names)
+        files.check_folder(path, _own_names)
     return to_litert
 
 
 def _own_names(folder):
     """Return the names of an older export in a folder; others have no digests."""
-    is_saved_model = holds(folder, ("saved_model.pb", "variables"))
-    return summed_names(folder) if is_saved_model else set()
+    is_saved_model = files.holds(folder, ("saved_model.pb", "variables"))
+    return models.summed_names(folder) if is_saved_model else set()
 
 
-def export_task(config, model, inputs, load, write_lite, write_saved_model):
+def export_task(config, runtimes, write_lite, write_saved_model):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
     if keras.backend.backend() != "tensorflow":
         raise UserError(
@@ -55,12 +46,14 @@ def export_task(config, model, inputs, load, write_lite, write_saved_model):
             "--quantize needs a LiteRT file, whose name ends in .tflite. "
             f"Received: {config.quantize} for {str(config.output)!r}"
         )
+    name = config.model.name
     # An older LiteRT file in the folder of the model may be replaced.
-    Inputs(*(path for path in inputs if not is_litert(path))).check(config.output)
-    task = load()
+    inputs = [x for x in runtimes.files(name) if not files.is_litert(x)]
+    files.check_distinct(inputs, config.output)
+    task = runtimes.keras().from_preset(name, **config.model.options)
     search = config.search.complete
     if to_litert:
-        write_lite(task, config.output, search=search, name_or_path=model, **options)
+        write_lite(task, config.output, search=search, name_or_path=name, **options)
     else:
         write_saved_model(task, task.search_model(**search), config.output)
     print(f"Wrote {config.output}")
@@ -110,7 +103,7 @@ def write_served(serve, signature, parts, directory):
     for part in parts:
         archive.track(part)
     archive.add_endpoint("serve", serve, input_signature=[signature])
-    with atomic_folder(directory, _own_names) as temporary:
+    with files.atomic_folder(directory, _own_names) as temporary:
         try:
             archive.write_out(str(temporary), verbose=False)
         except tf.errors.OpError as error:
@@ -119,7 +112,7 @@ def write_served(serve, signature, parts, directory):
             raise UserError(
                 f"{directory} cannot be written: {' '.join(reason.split())}"
             ) from error
-        write_sums(temporary)
+        models.write_sums(temporary)
 
 
 # Files of a preset that go with the model: its card, and its licence.
@@ -150,7 +143,7 @@ def save_litert(
         folder = folders[0]
         origin = {"name": "+".join(folder.name for folder in folders)}
         companions = {
-            name: read_file(folder / name)
+            name: files.read_file(folder / name)
             for name in COMPANIONS
             if (folder / name).is_file()
         }

@@ -86,7 +86,6 @@ def check_standard_input(expected):
 
 
 def check_read_once(*paths):
-    """Raise a `UserError` if several inputs are the standard input."""
     if [str(path) for path in paths].count(STANDARD_INPUT) > 1:
         raise UserError(
             "expected - for one input at most, since the standard input is read only "
@@ -237,8 +236,6 @@ class ArchiveMember(tarfile.TarInfo):
             raise tarfile.ReadError(f"damaged archive: {error}") from error
 
 
-# Files that a folder of a model contains.
-MODEL_FILES = ("config.json", "model.weights.npz")
 # A model as a LiteRT file, in the folder of a preset.
 LITERT = "model.tflite"
 # A temporary name contains at most this many characters of the final name, because
@@ -414,7 +411,6 @@ def _check_parents(path):
 
 
 def holds(folder, names):
-    """Return whether a folder contains all these names."""
     return all((folder / name).exists() for name in names)
 
 
@@ -486,36 +482,30 @@ def parse_json(text, **options):
         raise ValueError("JSON that is nested too deeply") from None
 
 
-class Inputs:
-    """The inputs of a command, to be compared with its outputs.
+def check_distinct(inputs, *outputs, whole=True):
+    """Raise a `UserError` if an output is an input, or a file in an input folder.
 
-    Links and other spellings of a name make no difference, and they need not exist. An
-    output in place of a hard link leaves the other name of the file as it is.
+    Links and other spellings of a name make no difference, and inputs need not exist.
+    An output in place of a hard link leaves the other name of the file as it is. A
+    terminal or another device may be input and output. With `whole`, an output is
+    replaced as a whole, so that no input may be inside it.
     """
-
-    def __init__(self, *paths):
-        names = ("/dev/stdin" if str(x) == STANDARD_INPUT else x for x in paths if x)
-        self._paths = {Path(os.path.realpath(expanded(name))) for name in names}
-
-    def check(self, *outputs, whole=True):
-        """Raise a `UserError` if an output is an input, or a file in an input folder.
-
-        A terminal or another device may be input and output.
-        """
-        for output in outputs:
-            if output is None or is_pipe_or_device(output):
-                continue
-            path = Path(os.path.realpath(output))
-            if any(
-                path == x
-                or (path.is_relative_to(x) and path.is_file())
-                or (whole and x.is_relative_to(path))
-                for x in self._paths
-            ):
-                raise UserError(
-                    "expected an output that is not an input. "
-                    f"Received: {str(Path(output))!r}"
-                )
+    names = ("/dev/stdin" if str(x) == STANDARD_INPUT else x for x in inputs if x)
+    read = {Path(os.path.realpath(expanded(name))) for name in names}
+    for output in outputs:
+        if output is None or is_pipe_or_device(output):
+            continue
+        path = Path(os.path.realpath(output))
+        if any(
+            path == x
+            or (path.is_relative_to(x) and path.is_file())
+            or (whole and x.is_relative_to(path))
+            for x in read
+        ):
+            raise UserError(
+                "expected an output that is not an input. "
+                f"Received: {str(Path(output))!r}"
+            )
 
 
 LOCK = ".lock"

@@ -124,7 +124,6 @@ class Calibration:
 
     @classmethod
     def measured(cls, data, outputs, out_of_domain=None, others=()):
-        """Return the calibration of a model."""
         inside, outside = (np.sort([*map(rounded_score, x)]) for x in (outputs, others))
         quantiles = np.quantile(inside, LEVELS).round(DIGITS).tolist()
         found = cls(data, len(inside), [*LEVELS], quantiles)
@@ -145,11 +144,9 @@ class Calibration:
         return float(np.interp(UNSURE_LEVEL, self.levels, self.quantiles))
 
     def is_unsure(self, output):
-        """Return whether the model is unsure of an output."""
         return self.limit > rounded_score(output)
 
     def share_unsure(self, outputs):
-        """Return the share of outputs of which the model is unsure."""
         return sum(map(self.is_unsure, outputs)) / len(outputs)
 
 
@@ -239,7 +236,7 @@ def calibrate(config, runtimes, *, read, run):
         entries["calibration"] = dataclasses.asdict(found)
     for path in files:
         if is_litert(path):
-            update_metadata(path, runtimes.litert().noun, entries)
+            update_metadata(path, runtimes.litert.noun, entries)
         else:
             update_sealed(path, entries)
     print(f"Wrote {' and '.join(map(str, files))}")

@@ -110,7 +110,6 @@ def read_model_file(path, kind):
 
 
 def available():
-    """Return whether the package of LiteRT is installed."""
     return importlib.util.find_spec("ai_edge_litert") is not None
 
 
@@ -193,19 +192,18 @@ class LiteTask(Described):
             if tokenizer not in files:
                 raise UserError(f"there is no {tokenizer!r}")
             self.tokenizer = self.tokenizer_type.from_content(files[tokenizer])
-            self._read_metadata(metadata)
-
-    def _read_metadata(self, metadata):
-        names = [field.name for field in dataclasses.fields(self.metadata_type)]
-        options = {name: metadata[name] for name in names if name in metadata}
-        vars(self).update(vars(from_json(self.metadata_type, options)))
-        self.read_description(metadata)
-        if "search" not in metadata:
-            raise UserError("search is missing")
-        self.search = from_json(self.search_type, metadata["search"]).complete
-        self.options = metadata.get("model", {})
-        if not isinstance(self.options, dict):
-            raise UserError(f"model must be an object. Received: {self.options!r:.60}")
+            names = [field.name for field in dataclasses.fields(self.metadata_type)]
+            options = {name: metadata[name] for name in names if name in metadata}
+            vars(self).update(vars(from_json(self.metadata_type, options)))
+            self.read_description(metadata)
+            if "search" not in metadata:
+                raise UserError("search is missing")
+            self.search = from_json(self.search_type, metadata["search"]).complete
+            self.options = metadata.get("model", {})
+            if not isinstance(self.options, dict):
+                raise UserError(
+                    f"model must be an object. Received: {self.options!r:.60}"
+                )
 
     def _run_search(self, run, signature, n_best, **inputs):
         """Run a search on one input, and return its best hypotheses, best first."""

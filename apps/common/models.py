@@ -1,6 +1,5 @@
 """Models: where they are, what their files contain, and which runtime runs them."""
 
-import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -10,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from keras_attention_apps.common.errors import (
     UserError,
@@ -20,7 +20,6 @@ from keras_attention_apps.common.errors import (
 )
 from keras_attention_apps.common.files import (
     LITERT,
-    MODEL_FILES,
     SizeLimitError,
     check_file,
     check_local,
@@ -130,6 +129,8 @@ def digest_of_file(path):
 CONFIG = "config.json"
 # Weights of a model, in its folder.
 WEIGHTS = "model.weights.npz"
+# Files that a folder of a model contains.
+MODEL_FILES = (CONFIG, WEIGHTS)
 # Model card, in its folder.
 CARD = "README.md"
 
@@ -310,12 +311,12 @@ def changes_in(options):
 class Runtimes:
     """The two classes that run the models of a program.
 
-    `keras` and `litert` import the `Task` and the `LiteTask`, and return the class.
-    `"auto"` chooses LiteRT for at most `max_litert_inputs`.
+    `litert` is the `LiteTask`; `keras` imports the `Task`, and returns it. `"auto"`
+    chooses LiteRT for at most `max_litert_inputs`.
     """
 
     keras: Callable
-    litert: Callable
+    litert: Any
     max_litert_inputs: int
 
     def load(
@@ -324,7 +325,6 @@ class Runtimes:
         """Load a model.
 
         Args:
-            model: Name of a preset, folder, or LiteRT file.
             config: The `RuntimeConfig`. `"auto"` chooses LiteRT for few inputs, if the
                 model has a LiteRT file of the same configuration, and with the same
                 search options as Keras would use: those given, and defaults for the
@@ -332,7 +332,6 @@ class Runtimes:
             count: Number of inputs. `None` for a service: the LiteRT file is used with
                 its own defaults, unless an option that was given differs.
             search: Options of the beam search that were given.
-            n_best: Number of hypotheses that are wanted, at most the beam width.
             needs_keras: An option that was given and that LiteRT does not have, if any.
             **options: Further arguments of `Task.from_preset`.
         """
@@ -359,6 +358,12 @@ class Runtimes:
                 return lite
         return self.keras().from_preset(model, **options)
 
+    def load_for(self, config, **options):
+        """Load the model that the options of a command, `config`, choose."""
+        chosen, search = config.model, config.search.given
+        options |= chosen.options
+        return self.load(chosen.name, config.runtime, search=search, **options)
+
     def load_served(self, model, config):
         """Return a model for a service, and its beam width."""
         search = config.search.given
@@ -368,13 +373,13 @@ class Runtimes:
 
     def search_options(self, given):
         """Return all options of the search on Keras: those given, and the defaults."""
-        return self.litert().search_type(**given).complete
+        return self.litert.search_type(**given).complete
 
     def files(self, model):
         """Return the files of a model; an empty list if there is no model."""
         if is_litert(model):
             return [model]
-        lite = self.litert()
+        lite = self.litert
         files = (*MODEL_FILES, LITERT, lite.tokenizer_type.file_name)
         try:
             named = [find_preset(x, lite.presets) for x in split_names(model)]
@@ -387,7 +392,7 @@ class Runtimes:
         """Return the files of a model that have its calibration; check each."""
         files = [expanded(model)]
         if not is_litert(model):
-            folder = find_preset(model, self.litert().presets)
+            folder = find_preset(model, self.litert.presets)
             files = [x for x in (folder / LITERT, folder / CONFIG) if x.exists()]
         for path in files:
             check_file(path)
@@ -395,7 +400,7 @@ class Runtimes:
 
     def with_absolute_paths(self, model):
         """Return a name of the same model that is valid in every working directory."""
-        presets, names = self.litert().presets, []
+        presets, names = self.litert.presets, []
         for name in split_names(model):
             path = expanded(name)
             if not is_litert(name):
@@ -426,7 +431,7 @@ class Runtimes:
             is_fixed = name != "jit_compile"
             fault = "is fixed in a LiteRT file" if is_fixed else "needs Keras"
             raise UserError(f"{name} {fault}. Received: {value}")
-        lite = self.litert().from_preset(model, threads=config.threads)
+        lite = self.litert.from_preset(model, threads=config.threads)
         lite.search_options(**search)
         return lite
 
@@ -437,7 +442,7 @@ class Runtimes:
         """
         if len(split_names(model)) > 1:
             return None
-        lite = self.litert()
+        lite = self.litert
         folder = find_preset(model, lite.presets)
         from keras_attention_apps.common.litert import available
 
@@ -479,21 +484,19 @@ class Turns:
     """
 
     def __init__(self):
-        self._waiting: collections.deque = collections.deque()
-        self._lock = threading.Lock()
+        self._tickets = self._served = 0
+        self._changed = threading.Condition()
 
     def __enter__(self):
-        turn = threading.Event()
-        with self._lock:
-            self._waiting.append(turn)
-            self._waiting[0].set()
-        turn.wait()
+        with self._changed:
+            ticket = self._tickets
+            self._tickets += 1
+            self._changed.wait_for(lambda: self._served == ticket)
 
     def __exit__(self, *_):
-        with self._lock:
-            self._waiting.popleft()
-            if self._waiting:
-                self._waiting[0].set()
+        with self._changed:
+            self._served += 1
+            self._changed.notify_all()
 
 
 class Models:

@@ -320,6 +320,10 @@ _SEARCH_NEEDS = {
     "diversity_penalty": ("--beam-groups", lambda x: x.beam_groups not in (None, 1))
 }
 _RUNTIME_NEEDS = {"threads": ("the runtime litert", lambda x: x.runtime != "keras")}
+_BULK_NEEDS = dict.fromkeys(
+    ("address", "actors", "part_size", "column", "id_column", "maps"),
+    ("--engine ray", lambda x: x.engine == "ray"),
+)
 
 
 def check_needs(config, needs, prefix="", defaults=()):
@@ -337,7 +341,9 @@ def check_needs(config, needs, prefix="", defaults=()):
 
 
 def _check_effects(config):
-    """Raise a `UserError` for an option of search or runtime that has no effect."""
+    """Raise a `UserError` for a shared option that has no effect."""
+    if hasattr(config, "bulk"):
+        check_needs(config.bulk, _BULK_NEEDS)
     given = hasattr(config, "search") and config.search != type(config.search)()
     runtime = getattr(config, "runtime", RuntimeConfig()).runtime
     # A LiteRT file may have groups.
@@ -475,11 +481,6 @@ class BulkConfig:
     id_column: Rare[str] = "id"
     #: Add the attention maps to the output.
     maps: Rare[bool] = False
-
-    def check_local(self):
-        """Raise a `UserError` if an option needs `--engine ray`."""
-        needs_ray = "--engine ray", lambda config: False
-        check_needs(self, dict.fromkeys(vars(self), needs_ray))
 
 
 @dataclasses.dataclass(frozen=True)

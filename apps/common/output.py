@@ -73,13 +73,10 @@ class TableWriter:
         if self._writer is None:
             print(" ".join((row.get(self._text) or "").split()), file=self._file)
         else:
-            self._writer.writerow([_cell(row.get(name)) for name in self._columns])
-
-
-def _cell(value):
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else value
+            cells = map(row.get, self._columns)
+            self._writer.writerow(
+                [str(x).lower() if isinstance(x, bool) else x for x in cells]
+            )
 
 
 # Image formats of plots.
@@ -102,7 +99,6 @@ def plots():
 
 
 def write_figure(path, draw, *, dpi):
-    """Draw a figure, and write it as an image file."""
     with warnings.catch_warnings(), atomic_path(path) as file:
         # Characters that no font has are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")

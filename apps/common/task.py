@@ -9,16 +9,13 @@ import keras
 import numpy as np
 from keras_attention_apps.common import models
 from keras_attention_apps.common.errors import UserError, counted
-from keras_attention_apps.common.files import Inputs, atomic_folder, check_folder
-from keras_attention_apps.common.hypotheses import Described
-from keras_attention_apps.common.models import (
-    CARD,
-    WEIGHTS,
-    check_file_digest,
-    read_sealed,
-    short_digest,
-    write_sealed,
+from keras_attention_apps.common.files import (
+    atomic_folder,
+    check_distinct,
+    check_folder,
 )
+from keras_attention_apps.common.hypotheses import Described
+from keras_attention_apps.common.models import CONFIG, WEIGHTS, read_sealed
 from keras_attention_apps.common.network.base import Ensemble, SearchModel, computing_in
 from keras_attention_apps.common.network.weights import (
     check_weights,
@@ -35,16 +32,16 @@ MAX_SEARCHES = 32
 class Task(Described):
     """A trained network with its tokenizer: loading, saving and cached searches.
 
-    Subclasses implement `build_network` and set `noun` (the model in messages),
-    `program`, `presets` (folder of the shipped presets), `config_type`, `search_type`
-    (dataclasses of the configuration and of the options of the search),
-    `tokenizer_type`, and `runtime_options` (names of the options that do not change the
-    weights). XLA compiles the search if `jit_compile`, and always on JAX.
+    Subclasses implement the static method `build_network(config, vocabulary_size)` and
+    set `noun` (the model in messages), `presets` (folder of the shipped presets),
+    `config_type`, `search_type` (dataclasses of the configuration and of the options of
+    the search), `tokenizer_type`, and `runtime_options` (names of the options that do
+    not change the weights). XLA compiles the search if `jit_compile`, and always on
+    JAX.
     """
 
     ensemble_type = Ensemble
     noun: str
-    program: str
     presets: Path
     config_type: type
     search_type: type
@@ -61,11 +58,6 @@ class Task(Described):
         self.jit_compile = jit_compile or backend == "jax"
         self._search_models = {}
 
-    @staticmethod
-    def build_network(config, vocabulary_size):
-        """Return the network of a configuration, with all its weights."""
-        raise NotImplementedError
-
     @classmethod
     def read_config(cls, name_or_path):
         """Return the configuration of a preset, or of the model in a folder."""
@@ -75,11 +67,6 @@ class Task(Described):
     @classmethod
     def _folders(cls, name_or_path):
         return models.member_folders(name_or_path, presets=cls.presets, noun=cls.noun)
-
-    @classmethod
-    def changed(cls, config, changes):
-        """Return a configuration with other values of some `runtime_options`."""
-        return replaced(config, changes, cls.runtime_options)
 
     @classmethod
     def from_preset(
@@ -116,20 +103,20 @@ class Task(Described):
         if len(models.split_names(name_or_path)) == 1:
             folder = models.find_preset(name_or_path, cls.presets)
             with models.loading(folder, cls.noun):
-                model.read_description(read_sealed(folder / models.CONFIG))
+                model.read_description(read_sealed(folder / CONFIG))
         return model
 
     @classmethod
     def _from_folder(cls, folder, precision, changes, jit_compile):
         """Load a single model; the arguments are those of `from_preset`."""
         config = models.read_config(folder, kind=cls.config_type, noun=cls.noun)
-        config = cls.changed(config, changes)
+        config = replaced(config, changes, cls.runtime_options)
         named = ", ".join(f"{name}={value}" for name, value in changes.items())
         model = f"{folder} with {named}" if named else folder
         with computing_in(precision), models.loading(model, cls.noun):
-            content = read_sealed(folder / models.CONFIG)
+            content = read_sealed(folder / CONFIG)
             for name in (cls.tokenizer_type.file_name, WEIGHTS):
-                check_file_digest(content, folder / name)
+                models.check_file_digest(content, folder / name)
             tokenizer = cls.tokenizer_type.load(folder)
             check_weights(folder / WEIGHTS, config.fewest_weights(len(tokenizer)))
             network = cls.build_network(config, len(tokenizer))
@@ -145,12 +132,13 @@ class Task(Described):
         """
         start = cls.from_preset(name_or_path, **options)
         start.check_single("training")
-        return start, cls.changed(start.config, dataclasses.asdict(model))
+        changes = dataclasses.asdict(model)
+        return start, replaced(start.config, changes, cls.runtime_options)
 
     @classmethod
     def average(cls, config):
         """Write the average of several models, as an `AverageConfig` describes it."""
-        Inputs(*config.models).check(config.output, whole=False)
+        check_distinct(config.models, config.output, whole=False)
         # A user who forgets the output must not lose the first model.
         check_folder(config.output)
         averaged = average_models(config.models, cls.from_preset)
@@ -208,7 +196,7 @@ class Task(Described):
         options = dataclasses.asdict(self.config)
         for name in self.runtime_options:
             del options[name]
-        return {**options, "vocabulary": short_digest(self.tokenizer.content)}
+        return {**options, "vocabulary": models.short_digest(self.tokenizer.content)}
 
     def save(self, folder, *, card=None, **metadata):
         """Write the model as a folder that `from_preset` loads.
@@ -221,9 +209,9 @@ class Task(Described):
             self.tokenizer.save(temporary)
             save_model(self.network, temporary / WEIGHTS)
             if card:
-                (temporary / CARD).write_text(card, "utf-8", "backslashreplace")
-            write_sealed(
-                temporary / models.CONFIG,
+                (temporary / models.CARD).write_text(card, "utf-8", "backslashreplace")
+            models.write_sealed(
+                temporary / CONFIG,
                 {"model": dataclasses.asdict(self.config)}
                 | self.description
                 | metadata,

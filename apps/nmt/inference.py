@@ -58,7 +58,6 @@ class Translator(BaseTranslator, Task):
 
     config_type = ModelConfig
     search_type = TranslationSearchOptions
-    program = "nmt"
     runtime_options = RUNTIME_OPTIONS
     build_network = staticmethod(build_network)
 

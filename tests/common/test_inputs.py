@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from keras_attention_apps.captioner.main import main as captioner
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.files import Inputs
+from keras_attention_apps.common.files import check_distinct
 from keras_attention_apps.nmt.main import main as nmt
 from programs import error_of
 
@@ -30,36 +30,37 @@ def folder(tmp_path, monkeypatch):
 
 def refuses(inputs, *outputs, **options):
     with pytest.raises(UserError, match="expected an output that is not an input"):
-        inputs.check(*outputs, **options)
+        check_distinct(inputs, *outputs, **options)
 
 
 @pytest.mark.parametrize("written", NAMES)
 def test_a_file_that_is_read_or_is_in_a_folder_that_is_read(folder, written):
     for read in (*NAMES, "data", "linked", "data/in"):
-        refuses(Inputs("other.txt", Path(read)), "new.txt", Path(written))
+        refuses(["other.txt", Path(read)], "new.txt", Path(written))
 
 
 @pytest.mark.parametrize("written", ["data", "linked", "data/../data"])
 def test_a_folder_that_contains_an_input(folder, written):
-    refuses(Inputs("data/in/a.txt"), Path(written))
-    Inputs("data/in/a.txt").check(Path(written), whole=False)
-    refuses(Inputs("data"), Path(written), whole=False)
+    refuses(["data/in/a.txt"], Path(written))
+    check_distinct(["data/in/a.txt"], Path(written), whole=False)
+    refuses(["data"], Path(written), whole=False)
 
 
 def test_other_files_are_no_inputs(folder):
-    inputs = Inputs("data/in/a.txt", "missing", None)
-    inputs.check("other.txt", "new.txt", "data/in/b.txt", "new/folder", None)
+    inputs = ["data/in/a.txt", "missing", None]
+    outputs = ["other.txt", "new.txt", "data/in/b.txt", "new/folder", None]
+    check_distinct(inputs, *outputs)
     refuses(inputs, Path("data/../missing"))
     # A new file in a folder that is read replaces none of it.
-    Inputs("data").check("data/new.txt", "data/new")
-    Inputs(os.devnull).check(Path(os.devnull))
+    check_distinct(["data"], "data/new.txt", "data/new")
+    check_distinct([os.devnull], Path(os.devnull))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/stdin"), reason="no such name here")
 def test_a_file_on_the_standard_input(folder):
     code = (
-        "from keras_attention_apps.common.files import Inputs; import sys; "
-        "Inputs('-').check('other.txt', sys.argv[1])"
+        "from keras_attention_apps.common.files import check_distinct; import sys; "
+        "check_distinct(['-'], 'other.txt', sys.argv[1])"
     )
     with open("soft") as file:
         command = [sys.executable, "-c", code, NAMES[2]]

@@ -10,8 +10,6 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.models import Runtimes, find_litert
 from keras_attention_apps.common.options import RuntimeConfig, SearchOptions
 
-RUNTIMES = Runtimes(lambda: Keras, lambda: Lite, max_litert_inputs=3)
-
 
 class Keras:
     """A stand-in for a `Task`."""
@@ -38,6 +36,9 @@ class Lite:
     def search_options(self, **given):
         if not given.items() <= self.search.items():
             raise UserError("beam_size is fixed")
+
+
+RUNTIMES = Runtimes(lambda: Keras, Lite, max_litert_inputs=3)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.files import MODEL_FILES
+from keras_attention_apps.common.models import MODEL_FILES
 from keras_attention_apps.common.training.checkpoints import CHECKPOINTS, Checkpoints
 from keras_attention_apps.common.training.runner import (
     StopOnInvalidLoss,

@@ -250,7 +250,7 @@ def test_turns_are_taken_in_the_order_of_the_threads():
         for number in range(5):
             threads.append(threading.Thread(target=take, args=(number,)))
             threads[-1].start()
-            while len(turns._waiting) < number + 2:
+            while turns._tickets < number + 2:
                 time.sleep(0.001)
         # This thread asks again before the others run.
         with_others = threading.Thread(target=take, args=("last",))

@@ -20,8 +20,8 @@ from keras_attention_apps.captioner.images import (
 )
 from keras_attention_apps.common.errors import UserError, counted, printable
 from keras_attention_apps.common.files import (
-    Inputs,
     atomic_path,
+    check_distinct,
     check_file,
     errors_naming,
     is_pipe_or_device,
@@ -65,17 +65,14 @@ def caption(config):
 
         return caption_bulk(config)
     paths, failures = _find(config.images)
-    chosen, beam = config.model, config.search.given
+    beam = config.search.given
     several = len(paths) > 1 or paths != list(config.images)
     overlays, metadata = _check_outputs(config, paths)
-    captioner = RUNTIMES.load(
-        chosen.name,
-        config.runtime,
+    captioner = RUNTIMES.load_for(
+        config,
         count=len(paths),
-        search=beam,
         n_best=config.n_best,
         jit_compile=config.jit_compile,
-        **chosen.options,
     )
     unreadable = 0
     with contextlib.ExitStack() as stack:
@@ -85,7 +82,7 @@ def caption(config):
             check_n_best(config.n_best, search)
             options = _options(config, search)
             records = stack.enter_context(
-                Records(_records(config), chosen.name, options)
+                Records(_records(config), config.model.name, options)
             )
             missing = {path for path, x in overlays.items() if not x.exists()}
             missing |= metadata.missing if metadata else set()
@@ -129,10 +126,8 @@ def _check_options(config):
     check_needs(config.metadata, METADATA_NEEDS)
     if config.model.inference:
         check_inference(config.model)
-    if config.bulk.engine == "ray":
-        return
-    config.bulk.check_local()
-    if config.output and config.format != "html":
+    is_local = config.bulk.engine == "local"
+    if is_local and config.output and config.format != "html":
         _check_output(config)
 
 
@@ -234,12 +229,12 @@ def _check_outputs(config, paths):
         metadata = MetadataWriter(config.metadata, config.images, paths)
     inputs = [*paths, *RUNTIMES.files(config.model.name)]
     if config.output:
-        Inputs(*inputs).check(config.output, _records(config))
+        check_distinct(inputs, config.output, _records(config))
     # The output is read, too, when it is continued.
-    Inputs(*inputs, config.output).check(*overlays.values())
+    check_distinct([*inputs, config.output], *overlays.values())
     if config.metadata.write_metadata:
         outputs = (*inputs, config.output, *overlays.values())
-        Inputs(*outputs).check(*metadata.targets.values())
+        check_distinct(outputs, *metadata.targets.values())
     return overlays, metadata
 
 

@@ -7,7 +7,12 @@ import numpy as np
 from keras_attention_apps.captioner import metrics
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
-from keras_attention_apps.common.files import Inputs, check_file, read_json, write_json
+from keras_attention_apps.common.files import (
+    check_distinct,
+    check_file,
+    read_json,
+    write_json,
+)
 from keras_attention_apps.common.hypotheses import calibrate as calibrate_model
 
 # Shares of the most probable captions that are scored.
@@ -21,17 +26,10 @@ def evaluate(config):
         check_file(config.output)
         if not _are_results(config.output):
             files = RUNTIMES.files(config.model.name)
-            Inputs(config.data, *files).check(config.output)
+            check_distinct([config.data, *files], config.output)
     images = readable(read_dataset(config.data, config.split), config.max_unreadable)
-    chosen = config.model
-    captioner = RUNTIMES.load(
-        chosen.name,
-        config.runtime,
-        # Scores are those of the Keras model, unless LiteRT is requested.
-        count=math.inf,
-        search=config.search.given,
-        **chosen.options,
-    )
+    # Scores are those of the Keras model, unless LiteRT is requested.
+    captioner = RUNTIMES.load_for(config, count=math.inf)
     search = captioner.search_options(**config.search.given)
     options = {"maps": "probabilities", "batch_size": config.batch_size}
     paths = [image.path for image in images]
@@ -40,7 +38,7 @@ def evaluate(config):
     references = [image.captions for image in images]
     scores = metrics.caption_scores(texts, references, meteor=True)
     print(
-        f"{chosen.name} on {len(images)} images of {config.split}, "
+        f"{config.model.name} on {len(images)} images of {config.split}, "
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
     )
     for name, score in scores.items():

@@ -5,7 +5,6 @@ import functools
 import tensorflow as tf
 from keras_attention_apps.captioner import images
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
-from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.text import JOINTS
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.export import (
@@ -16,7 +15,7 @@ from keras_attention_apps.common.export import (
     save_litert,
     write_served,
 )
-from keras_attention_apps.common.files import Inputs
+from keras_attention_apps.common.files import check_distinct
 from keras_attention_apps.common.text import END
 
 # Images that are captioned at the same time.
@@ -39,7 +38,6 @@ UNKNOWN_FORMAT = (
 
 def export(config):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
-    chosen = config.model
     folder = config.calibration_images
     if folder is not None:
         if not check_export(config.output, config.format):
@@ -52,20 +50,10 @@ def export(config):
                 "--calibration-images needs --quantize int8. "
                 f"Received: {config.quantize}"
             )
-        Inputs(folder).check(config.output)
-
-    def load():
-        check_inference(chosen)
-        return Captioner.from_preset(chosen.name, **chosen.options)
-
-    export_task(
-        config,
-        chosen.name,
-        RUNTIMES.files(chosen.name),
-        load,
-        functools.partial(save_lite_captioner, calibration_images=folder),
-        write_saved_model,
-    )
+        check_distinct([folder], config.output)
+    check_inference(config.model)
+    write_lite = functools.partial(save_lite_captioner, calibration_images=folder)
+    export_task(config, RUNTIMES, write_lite, write_saved_model)
 
 
 def write_saved_model(captioner, search_model, directory):

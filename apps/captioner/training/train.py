@@ -38,7 +38,7 @@ from keras_attention_apps.captioner.training import self_critical
 from keras_attention_apps.common import distribution
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import (
-    Inputs,
+    check_distinct,
     opened,
     parse_json,
     resolved,
@@ -69,7 +69,7 @@ def train(config: TrainConfig):
     inputs = (*config.data, *config.teacher_captions, config.from_preset)
     inputs += (config.backbone_weights,)
     runner.check_output(config.output, inputs)
-    Inputs(*inputs).check(config.cache, whole=False)
+    check_distinct(inputs, config.cache, whole=False)
     runner.check_epochs(
         config.epochs, config.fine_tune_epochs, config.self_critical_epochs
     )
@@ -234,11 +234,7 @@ class CaptionTraining(runner.Training):
             samples=Samples(data.validation, _head, word_tiles, _style),
             title=f"Training of a captioner with {config.model.attention} attention",
             data_summary=data_summary,
-            options=runner.training_options(
-                config,
-                private=("data", "cache"),
-                paths=("backbone_weights", "from_preset"),
-            ),
+            options=runner.training_options(config, private=("data", "cache")),
             card={"task": "image-to-text", "data": [*data.parts]},
         )
         self.devices = devices

@@ -68,6 +68,11 @@ def power_of_two(count, largest):
 class DecoderNetwork(keras.Model):
     """A network that generates token ids: what training and a search need of it.
 
+    Subclasses implement `begin(inputs, max_length)`, which returns the memory of a
+    search and its first state, and `step(token_ids, state, memory)`, a step of
+    `keras_attention.beam_search`: it returns log-probabilities `(B, K, N)`, the state,
+    and attention `(B, K, S)`.
+
     Self-critical training samples with `sample_temperature`. `mean_loss` is weighted by
     tokens; the mean of Keras is weighted by rows, padding included.
     """
@@ -77,17 +82,6 @@ class DecoderNetwork(keras.Model):
         self.config = config
         self.sample_temperature = sample_temperature
         self.mean_loss = keras.metrics.Mean(name="loss")
-
-    def begin(self, inputs, max_length):
-        """Return the memory of a search and its first state."""
-        raise NotImplementedError
-
-    def step(self, token_ids, state, memory, **options):
-        """Run one step of a search; see `keras_attention.beam_search`.
-
-        Returns log-probabilities `(B, K, N)`, the state, and attention `(B, K, S)`.
-        """
-        raise NotImplementedError
 
 
 class Ensemble(keras.Model):
@@ -118,18 +112,13 @@ class SearchModel(keras.Model):
     """A search as a Keras model, from a dict of the inputs of a network to sequences.
 
     Args:
-        network: Keras model with `begin(inputs, max_length)`, which returns a memory
-            and the first state, and `step(token_ids, state, memory)`, which is a step
-            of `keras_attention.beam_search`.
+        network: A `DecoderNetwork`, or an `Ensemble` of them.
         search: One of the searches of `keras_attention`, with its own arguments bound.
         max_length: Maximum number of tokens of a sequence, END included.
-        banned: Token ids that no sequence may contain.
         constraints: Those of the search, or a function from the inputs to them.
-        limit: Function from the inputs to the maximum length of each row, `(B,)`, for
-            `beam_search`.
+        limit: Function from the inputs to the maximum length of each row, `(B,)`.
         step_options: Further keyword arguments of `network.step`.
         seed_generator: The generator that `search` draws from, if any.
-        jit_compile: Whether XLA compiles the search.
     """
 
     def __init__(

@@ -20,8 +20,8 @@ import numpy as np
 from keras_attention_apps.common.errors import UserError, reason
 from keras_attention_apps.common.files import atomic_path, check_bytes, check_input
 
-# Bytes of the header of each array.
-HEADER = 128
+# Name of the array at a position, and bytes of its header.
+MEMBER, HEADER = "{:04}.npy", 128
 
 
 def check_weights(path, fewest=0):
@@ -102,7 +102,7 @@ def _write(arrays, path, compression):
         for place, array in enumerate(arrays):
             planes = _planes(array)
             # Without a date, so that equal weights are equal files.
-            member = zipfile.ZipInfo(_name(place))
+            member = zipfile.ZipInfo(MEMBER.format(place))
             content = _header(planes.shape) + planes.tobytes()
             archive.writestr(member, content, compression)
 
@@ -129,16 +129,12 @@ def _read(variables, path, half=False):
 def _check_sizes(members, shapes, path):
     """Raise a `UserError` unless an archive has exactly the arrays of these shapes."""
     sizes = [HEADER + math.prod(shape) for shape in shapes]
-    expected = [(_name(place), size) for place, size in enumerate(sizes)]
+    expected = [(MEMBER.format(place), size) for place, size in enumerate(sizes)]
     received = [(member.filename, member.file_size) for member in members]
     for pair in itertools.zip_longest(expected, received):
         if pair[0] != pair[1]:
             wanted, found = (f"{x[0]} of {x[1]:,} bytes" if x else "none" for x in pair)
             raise UserError(f"expected {wanted}. Received: {found} in {path.name}")
-
-
-def _name(place):
-    return f"{place:04}.npy"
 
 
 def _header(shape):

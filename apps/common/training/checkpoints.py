@@ -12,14 +12,7 @@ from keras_attention_apps.common import models
 from keras_attention_apps.common.distribution import is_first_host, on_first_host
 from keras_attention_apps.common.errors import UserError, reason
 from keras_attention_apps.common.files import SizeLimitError, recover_folder, write_json
-from keras_attention_apps.common.models import (
-    DIGEST_KEY,
-    FILE_DIGESTS_KEY,
-    check_file_digest,
-    digest_of_file,
-    read_sealed,
-    write_sealed,
-)
+from keras_attention_apps.common.models import read_sealed, write_sealed
 from keras_attention_apps.common.network.weights import load_checkpoint, save_checkpoint
 from keras_attention_apps.common.options import Natural, from_json
 
@@ -171,7 +164,7 @@ def open_checkpoints(config, start=None, files=None, **data):
         for name in (start.tokenizer.file_name, models.WEIGHTS):
             files[f"from_preset's {name.partition('.')[0]}"] = folder / name
     digests = {
-        name: f"digest {digest_of_file(path)[:12]}"
+        name: f"digest {models.digest_of_file(path)[:12]}"
         for name, path in files.items()
         if path.is_file()
     }
@@ -236,7 +229,7 @@ def _read(path):
     options = {
         x: v
         for x, v in content.items()
-        if x not in (FILE_DIGESTS_KEY, DIGEST_KEY, "config")
+        if x not in (models.FILE_DIGESTS_KEY, models.DIGEST_KEY, "config")
     }
     # A copy, because the training appends to the history of the progress.
     progress = from_json(Progress, copy.deepcopy(options))
@@ -244,7 +237,7 @@ def _read(path):
     if weights and not WEIGHTS.fullmatch(weights):
         raise UserError(f"{path.name} names no checkpoint of this version: {weights!r}")
     if weights:
-        check_file_digest(content, path.parent / weights)
+        models.check_file_digest(content, path.parent / weights)
     return progress, content
 
 

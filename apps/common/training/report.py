@@ -11,14 +11,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from keras_attention_apps.common import files
 from keras_attention_apps.common.distribution import on_first_host
 from keras_attention_apps.common.errors import UserError, reason
-from keras_attention_apps.common.files import (
-    atomic_path,
-    check_file,
-    read_json,
-    write_json,
-)
 from keras_attention_apps.common.web.markup import table
 
 
@@ -138,7 +133,7 @@ NAMES = {
 def check_report(output):
     """Raise a `UserError` if the report would replace a file that is no report."""
     path = output / REPORT
-    check_file(path)
+    files.check_file(path)
     if path.exists() and GENERATOR.encode() not in path.read_bytes()[:2000]:
         raise UserError(
             f"expected an output folder whose {REPORT}, if any, is that of a training. "
@@ -217,13 +212,13 @@ class Report:
         for index, epoch in enumerate(self._epochs):
             if index not in shown:
                 epoch.pop("attention", None)
-        write_json(self._data, self._epochs)
+        files.write_json(self._data, self._epochs)
         self._write()
 
     def _read(self):
         """Return the recorded epochs; of epochs without a record, only metrics."""
         try:
-            epochs = read_json(self._data)
+            epochs = files.read_json(self._data)
         except (OSError, ValueError):
             epochs = []
         missing = self.training.progress.history[len(epochs) :]
@@ -264,7 +259,7 @@ class Report:
                 "</main></body></html>\n",
             ]
         )
-        with atomic_path(self.path) as temporary:
+        with files.atomic_path(self.path) as temporary:
             # Names of files may contain bytes that are not UTF-8.
             temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 

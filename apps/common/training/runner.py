@@ -9,16 +9,14 @@ from pathlib import Path
 
 import keras
 from keras_attention_apps.common import distribution
-from keras_attention_apps.common.distribution import AdamW
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import (
-    MODEL_FILES,
-    Inputs,
+    check_distinct,
     check_folder,
     check_read_once,
     holds,
 )
-from keras_attention_apps.common.models import BEST, model_names
+from keras_attention_apps.common.models import BEST, MODEL_FILES, model_names
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.output import shows_bars
 from keras_attention_apps.common.task import Task
@@ -26,6 +24,7 @@ from keras_attention_apps.common.training import data_sets
 from keras_attention_apps.common.training.card import model_card
 from keras_attention_apps.common.training.checkpoints import (
     CHECKPOINTS,
+    MOVABLE,
     Checkpoints,
     Progress,
     check_checkpoints,
@@ -157,9 +156,8 @@ def check_output(output, inputs=(), folders=(BEST, CHECKPOINTS), files=()):
             f"Received the folder of a model: {str(output)!r}"
         )
     check_read_once(*inputs)
-    inputs = Inputs(*inputs)
-    inputs.check(output, whole=False)
-    inputs.check(*(output / folder for folder in folders))
+    check_distinct(inputs, output, whole=False)
+    check_distinct(inputs, *(output / folder for folder in folders))
     for folder in folders:
         if (output / folder).is_file():
             raise UserError(
@@ -179,7 +177,7 @@ def check_epochs(*epochs):
         )
 
 
-def training_options(config, private=(), paths=()):
+def training_options(config, private=()):
     """Return the options of a training as a dict, without folders of this machine."""
     options = dataclasses.asdict(config)
     for name in ("output", "model", "devices", "reading", *private):
@@ -187,7 +185,7 @@ def training_options(config, private=(), paths=()):
     for name, value in options.items():
         if isinstance(value, tuple):
             options[name] = [x.name if isinstance(x, Path) else x for x in value]
-        elif value is not None and (isinstance(value, Path) or name in paths):
+        elif value is not None and (isinstance(value, Path) or name in MOVABLE):
             options[name] = Path(value).name
     return options
 
@@ -196,20 +194,14 @@ def training_options(config, private=(), paths=()):
 class Training:
     """A training in phases, each of which continues where it was interrupted.
 
-    Subclasses implement `phases` and `validate`.
+    Subclasses implement `phases`, which returns the functions of the phases in order,
+    and `validate`, which returns the metrics of the network before the first phase.
 
-    Attributes:
-        config: The `TrainConfig`.
-        task: The `Task` whose network is trained.
-        checkpoints: The `Checkpoints`.
-        metric: Name of the metric by which the best epoch is chosen.
-        rank: Function from the metrics of an epoch to a value that is larger for better
-            epochs.
-        samples: The `Samples` of the report.
-        title, data_summary: Title of the report, and one line about the data.
-        options: Dict of the options, which is saved with the best model.
-        card: Dict of further arguments of `model_card`.
-        beta_2: That of AdamW.
+    `config` is a `TrainConfig`. `rank` is a function from the metrics of an epoch to a
+    value that is larger for better epochs; `metric` is the first metric of that value.
+    The `title` and the `data_summary`, one line about the data, are those of the
+    report. The `options` are saved with the best model, and `card` has further
+    arguments of `model_card`.
     """
 
     config: typing.Any
@@ -232,14 +224,6 @@ class Training:
         self.best = self.config.output / BEST
         self.report = Report(self)
 
-    def phases(self):
-        """Return the functions of the phases, in order."""
-        raise NotImplementedError
-
-    def validate(self):
-        """Return the metrics of the network before the first phase."""
-        raise NotImplementedError
-
     def run(self):
         """Run the unfinished phases, and return the folder of the best model.
 
@@ -256,7 +240,15 @@ class Training:
         for phase in self.phases()[self.progress.phase :]:
             phase()
             self.checkpoints.next_phase()
-        self._report_best()
+        if not holds(self.best, MODEL_FILES):
+            raise UserError(
+                "the training is finished, but its best model is no longer in "
+                f"{self.best}. Put it back, or choose another output folder"
+            )
+        history = self.progress.history
+        best = history[best_of(history, self.rank)]
+        described = ", ".join(f"{name} {x:.4g}" for name, x in best.items())
+        print(f"The best model is in {self.best}: {described}")
         return self.best
 
     def load_best(self):
@@ -319,7 +311,7 @@ class Training:
 
         steps = len(batches) * epochs
         self.network.compile(
-            optimizer=AdamW(
+            optimizer=distribution.AdamW(
                 warm_up_and_cosine(learning_rate, min(warm_up, steps // 10), steps),
                 weight_decay=self.config.weight_decay,
                 global_clipnorm=self.config.clip_norm,
@@ -354,13 +346,3 @@ class Training:
             # 2 is a line for each epoch.
             verbose=1 if shows_bars() else 2,
         )
-
-    def _report_best(self):
-        if not holds(self.best, MODEL_FILES):
-            raise UserError(
-                "the training is finished, but its best model is no longer in "
-                f"{self.best}. Put it back, or choose another output folder"
-            )
-        figures = self.progress.history[best_of(self.progress.history, self.rank)]
-        described = ", ".join(f"{name} {x:.4g}" for name, x in figures.items())
-        print(f"The best model is in {self.best}: {described}")

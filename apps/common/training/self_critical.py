@@ -5,11 +5,7 @@ import math
 
 import keras
 import numpy as np
-from keras_attention_apps.common.distribution import (
-    predict_rows,
-    rows_of_host,
-    with_rows,
-)
+from keras_attention_apps.common import distribution
 from keras_attention_apps.common.network.base import SearchModel, rounded_up
 from keras_attention_apps.common.text import PAD, START
 
@@ -25,7 +21,16 @@ class SelfCritical:
     trained with label smoothing often samples improbable words that no search returns.
 
     The baseline is the mean reward of the other samples of an item, a training example
-    of any type. Subclasses implement the methods that raise `NotImplementedError`.
+    of any type. Subclasses implement:
+
+    - `__len__`, the number of training steps of an epoch;
+    - `plan(epoch)`, which returns the items of each of these steps;
+    - `inputs(items, random)`, the network's inputs for the items of a step, a dict of
+      arrays; `random` is the `numpy.random.Generator` of the step;
+    - `max_length(inputs)`, the maximum number of tokens of a sample, END included;
+    - `padded_length(longest)`, the length to which samples of at most `longest` tokens
+      are padded;
+    - `reward_of(item, token_ids)`, the reward of a sequence of token ids, a number.
 
     Args:
         network: A compiled Keras model with a `sample_temperature`, which takes token
@@ -44,8 +49,6 @@ class SelfCritical:
     def __init__(
         self, network, sequences, *, samples, banned=(), multiple=1, devices=1, seed
     ):
-        if samples < 2:
-            raise ValueError(f"samples must be at least 2. Received: {samples}")
         self.network = network
         self.sequences = sequences
         self.multiple = multiple
@@ -61,33 +64,6 @@ class SelfCritical:
         self._search_model = functools.cache(
             functools.partial(SearchModel, network, banned=banned)
         )
-
-    def __len__(self):
-        """Return the number of training steps of an epoch."""
-        raise NotImplementedError
-
-    def plan(self, epoch):
-        """Return the items of each training step of an epoch."""
-        raise NotImplementedError
-
-    def inputs(self, items, random):
-        """Return the network's inputs for the items of a step, a dict of arrays.
-
-        `random` is the `numpy.random.Generator` of the step.
-        """
-        raise NotImplementedError
-
-    def max_length(self, inputs):
-        """Return the maximum number of tokens of a sample, END included."""
-        raise NotImplementedError
-
-    def padded_length(self, longest):
-        """Return the length to which samples of at most `longest` tokens are padded."""
-        raise NotImplementedError
-
-    def reward_of(self, item, token_ids):
-        """Return the reward of a sequence of token ids for an item, a number."""
-        raise NotImplementedError
 
     def fit(self, *, epochs, initial_epoch=0, callbacks=(), verbose=1):
         """Train like `keras.Model.fit`, with a new sample at every step."""
@@ -109,7 +85,7 @@ class SelfCritical:
             for step, items in enumerate(self.plan(epoch)):
                 callbacks.on_train_batch_begin(step)
                 batch, reward = self.sample(items, epoch * len(self) + step)
-                rows = rows_of_host(len(batch["advantages"]))
+                rows = distribution.rows_of_host(len(batch["advantages"]))
                 share = {name: array[rows] for name, array in batch.items()}
                 metrics = network.train_on_batch(share, return_dict=True)
                 rewards.append(reward)
@@ -132,7 +108,7 @@ class SelfCritical:
         search_model = self._search_model(
             self._sample, self.max_length(inputs), seed_generator=self._generator
         )
-        outputs = predict_rows(search_model, inputs, self.multiple)
+        outputs = distribution.predict_rows(search_model, inputs, self.multiple)
         token_ids, lengths = (
             keras.ops.convert_to_numpy(outputs[name])
             for name in ("token_ids", "lengths")
@@ -154,6 +130,6 @@ class SelfCritical:
         }
         multiple = math.lcm(self.multiple, self.devices)
         rows = rounded_up(len(items), multiple)
-        batch = {name: with_rows(array, rows) for name, array in batch.items()}
+        batch = {x: distribution.with_rows(array, rows) for x, array in batch.items()}
         batch[self.sequences][len(items) :] = PAD
         return batch, rewards.mean()

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import contextlib
 import hmac
-import json
 import os
 import re
 import stat
@@ -14,7 +13,7 @@ import time
 from pathlib import Path
 
 from keras_attention_apps.common.errors import UserError, printable
-from keras_attention_apps.common.files import expanded, opened
+from keras_attention_apps.common.files import expanded, opened, parse_json
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -87,7 +86,6 @@ def upload_path(path, folder):
 
 
 def read_upload(path, most):
-    """Return the bytes of an uploaded file."""
     try:
         descriptor = os.open(path, _FLAGS)
     except OSError:
@@ -311,7 +309,10 @@ async def _checked_body(scope, receive):
     content = bytearray()
     async for part in parts_of(receive):
         content += part
-    _check_json(content)
+    # Gradio keeps the name of a session.
+    if len(str(json_object(content).get("session_hash"))) > MAX_CHARACTERS:
+        expected = f"expected at most {MAX_CHARACTERS} characters"
+        raise Refusal(400, f"session_hash: {expected}")
     return replayed(content, receive)
 
 
@@ -336,17 +337,13 @@ def replayed(content, receive):
     return replay
 
 
-def _check_json(content):
-    """Refuse a body that is no JSON object, or has a long name of a session."""
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise Refusal(400, "expected a JSON object. Received: something else")
-    if len(str(body.get("session_hash"))) > MAX_CHARACTERS:
-        expected = f"expected at most {MAX_CHARACTERS} characters"
-        raise Refusal(400, f"session_hash: {expected}")
+def json_object(content):
+    """Return the dict of a body in JSON, or refuse the request."""
+    with contextlib.suppress(ValueError):
+        found = parse_json(content)
+        if isinstance(found, dict):
+            return found
+    raise Refusal(400, "expected a JSON object. Received: something else")
 
 
 def _bounded(receive, seconds):

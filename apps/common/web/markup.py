@@ -17,7 +17,6 @@ def alert(error):
 
 
 def note(text):
-    """Return a short remark."""
     return f'<p class="ka-note">{html.escape(text)}</p>'
 
 
@@ -128,5 +127,4 @@ def download(content, *, name, text, media_type):
 
 
 def data_uri(content, media_type):
-    """Return bytes as a data URI."""
     return f"data:{media_type};base64,{base64.b64encode(content).decode()}"

@@ -25,16 +25,7 @@ import pydantic
 from gradio.data_classes import ImageData, ListFiles
 from gradio.route_utils import FnIndexInferError
 from keras_attention_apps.common.errors import UserError, printable, reason
-from keras_attention_apps.common.web.guard import (
-    MEGABYTE,
-    Guard,
-    fault,
-    notice,
-    read_password,
-    received,
-    upload_folder,
-    upload_path,
-)
+from keras_attention_apps.common.web import guard
 from keras_attention_apps.common.web.markup import alert
 from keras_attention_apps.common.web.server import for_host, listening, run
 from starlette.requests import ClientDisconnect
@@ -57,12 +48,12 @@ def serve(program, build, config):
 
     Uploads are written to a temporary folder, which is removed at the end.
     """
-    password = read_password(config.password_file)
-    with listening(config) as listener, upload_folder(program) as folder:
+    password = guard.read_password(config.password_file)
+    with listening(config) as listener, guard.upload_folder(program) as folder:
         # Gradio makes a folder of its own there.
         gr.routes.DEFAULT_TEMP_DIR = str(folder)
         application = application_of(build(), config, folder, password)
-        run(program, application, config.host, listener, notice(password))
+        run(program, application, config.host, listener, guard.notice(password))
 
 
 def application_of(page, config, folder, password=None):
@@ -83,7 +74,7 @@ def application_of(page, config, folder, password=None):
         footer_links=["api"],
         run_history=False,
         show_error=False,
-        max_file_size=config.max_megabytes * MEGABYTE,
+        max_file_size=config.max_megabytes * guard.MEGABYTE,
         ssr_mode=False,
         enable_monitoring=False,
         pwa=False,
@@ -91,7 +82,8 @@ def application_of(page, config, folder, password=None):
         theme=THEME,
         css_paths=STYLE,
     )
-    application.add_middleware(Guard, config=config, folder=folder, password=password)
+    limits = {"config": config, "folder": folder, "password": password}
+    application.add_middleware(guard.Guard, **limits)
     return for_host(application, config.host)
 
 
@@ -224,7 +216,7 @@ def _checked(component, value, folder):
             value, strict=True
         )
     except pydantic.ValidationError as error:
-        raise UserError(f"{component.label or 'text'}: {fault(error)}") from None
+        raise UserError(f"{component.label or 'text'}: {guard.fault(error)}") from None
 
 
 def _type_of(component):
@@ -252,8 +244,8 @@ def _checked_upload(component, value, folder):
         path = file.get("path") if isinstance(file, dict) else None
         if not isinstance(path, str):
             expected = 'an uploaded file, {"path": ...}'
-            raise UserError(f"expected {expected}. Received: {received(file)}")
-        path = upload_path(path, folder)
+            raise UserError(f"expected {expected}. Received: {guard.received(file)}")
+        path = guard.upload_path(path, folder)
         checked.append({"path": path, "meta": {"_type": "gradio.FileData"}})
     return checked if isinstance(value, list) and several else checked[0]
 

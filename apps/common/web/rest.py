@@ -6,8 +6,8 @@ The servers of both programs consist of routes; everything else is here.
 import asyncio
 import collections
 import contextlib
+import functools
 import hashlib
-import json
 import math
 import queue
 import threading
@@ -370,21 +370,19 @@ class _Server(uvicorn.Server):
                     accepted.append(listener.accept()[0])
         for server in self.servers:
             server.close()
-        loop = asyncio.get_running_loop()
-        for connection in accepted:
-            await loop.connect_accepted_socket(self._protocol, connection)
-        await super().shutdown(sockets)
-
-    def _protocol(self):
-        return Connection(
+        protocol = functools.partial(
+            Connection,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
+        loop = asyncio.get_running_loop()
+        for connection in accepted:
+            await loop.connect_accepted_socket(protocol, connection)
+        await super().shutdown(sockets)
 
 
 def _answer(status, error, headers=None):
-    """Return the response for an error."""
     return JSONResponse({"error": str(error)}, status, headers)
 
 
@@ -402,13 +400,7 @@ async def values_of(request):
             raise Refusal(
                 415, f"expected a form or application/json. Received: {printable(kind)}"
             )
-        try:
-            found = json.loads(body)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise Refusal(400, "expected a JSON object. Received: something else")
-        values |= found
+        values |= guard.json_object(body)
     return values
 
 

@@ -6,8 +6,8 @@ import sys
 
 from keras_attention_apps.common.errors import counted
 from keras_attention_apps.common.files import (
-    Inputs,
     atomic_path,
+    check_distinct,
     check_file,
     check_read_once,
 )
@@ -26,17 +26,12 @@ def evaluate(config):
     chosen = config.model
     inputs = source, target, config.glossary
     check_read_once(*inputs)
-    Inputs(*inputs, *RUNTIMES.files(chosen.name)).check(config.output)
+    check_distinct([*inputs, *RUNTIMES.files(chosen.name)], config.output)
     glossary = config.glossary and Glossary.from_file(config.glossary)
     sources, references = dataset.read_parallel(source, target)
-    translator = RUNTIMES.load(
-        chosen.name,
-        config.runtime,
-        # Scores are those of the Keras model, unless LiteRT is requested.
-        count=math.inf,
-        search=config.search.given,
-        needs_keras=config.glossary and "--glossary",
-        **chosen.options,
+    # Scores are those of the Keras model, unless LiteRT is requested.
+    translator = RUNTIMES.load_for(
+        config, count=math.inf, needs_keras=config.glossary and "--glossary"
     )
     search = translator.search_options(**config.search.given)
     translate = functools.partial(

@@ -9,7 +9,6 @@ from keras_attention_apps.common.export import (
     write_served,
 )
 from keras_attention_apps.common.text import END, PAD, REMOVALS
-from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.network.base import word_numbers
 from keras_attention_apps.nmt.text import BLANKS
 from keras_attention_apps.nmt.translations import RUNTIMES
@@ -20,15 +19,7 @@ CHUNK = 64
 
 def export(config):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
-    chosen = config.model
-    export_task(
-        config,
-        chosen.name,
-        RUNTIMES.files(chosen.name),
-        lambda: Translator.from_preset(chosen.name, **chosen.options),
-        save_lite_translator,
-        write_saved_model,
-    )
+    export_task(config, RUNTIMES, save_lite_translator, write_saved_model)
 
 
 def write_saved_model(translator, search_model, directory):

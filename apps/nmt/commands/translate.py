@@ -10,8 +10,8 @@ from pathlib import Path
 from keras_attention_apps.common.errors import UserError, counted, printable
 from keras_attention_apps.common.files import (
     STANDARD_INPUT,
-    Inputs,
     atomic_path,
+    check_distinct,
     check_file,
     check_input,
     check_read_once,
@@ -55,7 +55,6 @@ def translate(config):
         from keras_attention_apps.nmt.bulk import translate_bulk
 
         return translate_bulk(config)
-    config.bulk.check_local()
     search, sampling = config.search.given, config.sampling or None
     if config.output and config.output.suffix.lower() == JSON_LINES:
         config = dataclasses.replace(config, json=True)
@@ -72,7 +71,7 @@ def translate(config):
     # is translated before the next is read.
     batch_size = 1 if lines.are_typed else config.batch_size
     count = lines.count(RUNTIMES.max_litert_inputs + 1) if batch_size > 1 else 1
-    translator = _load(config, count, search, sampling)
+    translator = _load(config, count)
     if config.plot is not None and not translator.attends:
         raise UserError(
             "--plot shows attention, and this model has none. "
@@ -106,18 +105,15 @@ def translate(config):
     return 2 if lines.failures else 0
 
 
-def _load(config, count, search, sampling=None):
+def _load(config, count):
     """Load the translator for a number of lines."""
-    needs_keras = "--sampling-temperature" if sampling else None
-    return RUNTIMES.load(
-        config.model.name,
-        config.runtime,
+    needs_keras = "--sampling-temperature" if config.sampling else None
+    return RUNTIMES.load_for(
+        config,
         count=count,
-        search=search,
-        n_best=1 if sampling else config.n_best,
+        n_best=1 if config.sampling else config.n_best,
         needs_keras="--glossary" if config.glossary else needs_keras,
         jit_compile=config.jit_compile,
-        **config.model.options,
     )
 
 
@@ -136,10 +132,10 @@ def _check(config):
     if config.output is not None:
         _check_format(config)
         check_file(config.output)
-        Inputs(*inputs).check(config.output)
+        check_distinct(inputs, config.output)
     if config.plot is not None:
         _check_plot(config)
-        Inputs(*inputs, config.output).check(config.plot, whole=False)
+        check_distinct([*inputs, config.output], config.plot, whole=False)
 
 
 def _check_format(config):
@@ -202,7 +198,7 @@ def _translate_markup(config, search):
     path = config.input or STANDARD_INPUT
     is_html = config.format == "html"
     text, encoding = decoded(read_file(path), printable(path), is_html=is_html)
-    translator = _load(config, text.count("\n") + 1, search)
+    translator = _load(config, text.count("\n") + 1)
     options = {
         "batch_size": config.batch_size,
         "glossary": config.glossary and Glossary.from_file(config.glossary),

@@ -12,13 +12,12 @@ import numpy as np
 from keras_attention_apps.common import distribution
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import (
-    MODEL_FILES,
     holds,
     remove_folder,
     remove_leftovers,
     resolved,
 )
-from keras_attention_apps.common.models import BEST, short_digest
+from keras_attention_apps.common.models import BEST, MODEL_FILES, short_digest
 from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.options import check_needs, with_defaults
 from keras_attention_apps.common.task import average_models
@@ -286,7 +285,7 @@ class TranslationTraining(runner.Training):
             title=f"Training of a translator, attention: {config.model.attention}",
             data_summary=f"{len(training):,} pairs of sentences; "
             f"{self.validation_summary}; {len(translator.tokenizer):,} subwords",
-            options=runner.training_options(config, paths=("from_preset",)),
+            options=runner.training_options(config),
             card={
                 "task": "translation",
                 "languages": _languages(config),
