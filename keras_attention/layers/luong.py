@@ -243,7 +243,8 @@ def dot_scores(query, keys):
     keys = ops.cast(keys, query.dtype)
     if len(keys.shape) == 4:
         return (keys @ ops.expand_dims(query, -1))[..., 0]
-    return query @ ops.transpose(keys, (0, 2, 1))
+    # Unlike a transposed copy of the keys, this is a single matrix product.
+    return ops.einsum("btd,bsd->bts", query, keys)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
