@@ -1,4 +1,4 @@
-"""Throughput of translation, next to CTranslate2 and JoeyNMT.
+"""Throughput of translation, next to CTranslate2, Transformers and JoeyNMT.
 
 For greedy search and beam search with width 5, in batches of 64 sentences and one by
 one, on one core and on all, it prints the sentences per second and the processor time
@@ -24,14 +24,17 @@ subword, rounded up to a multiple of eight. Trained models end where they choose
   sentences are translated in parallel, or one after the other with several threads;
 - CTranslate2 in float32 and int8, for `self-attention`: with one thread for each of
   several batches or several threads for each batch;
+- Transformers: `generate` of a `MarianMTModel` of the same sizes in float32, for random
+  networks with `self-attention`;
 - JoeyNMT: its `search`, for random networks. In `bahdanau`, the hidden layers of its
-  scores and of its output are as large as the GRU, ours have 256. Its weights are its
-  own.
+  scores and of its output are as large as the GRU, ours have 256.
+
+The weights of Transformers and JoeyNMT are their own.
 
 With a trained model, all are from strings to strings; ours include alignments.
 CTranslate2 has the subwords of SentencePiece, as its documentation recommends.
 
-    python -m pip install ctranslate2
+    python -m pip install ctranslate2 transformers torch
     python benchmarks/translation_throughput.py
     python benchmarks/translation_throughput.py --model tatoeba-multi30k-en-de \
         --text val.en
@@ -78,6 +81,7 @@ CASES = {
 }
 OURS = ("Keras", "Keras, bfloat16", "LiteRT, float16", "LiteRT, int8")
 CTRANSLATE2, JOEYNMT = ("CTranslate2, float32", "CTranslate2, int8"), "JoeyNMT"
+TRANSFORMERS = "Transformers"
 # Environment variables that pass the task to the processes of the candidates.
 TASK, PEER_PYTHON = "TRANSLATE_TASK", "TRANSLATE_JOEYNMT"
 
@@ -366,6 +370,48 @@ def joeynmt_search(task, beam_size, together, every, *, threads):
     return translate
 
 
+def transformers_search(task, beam_size, together, every, *, threads):
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    torch.set_num_threads(threads)
+    depth, units, layers, heads = SIZES[task["attention"]]
+    sides = {}
+    for side in "encoder", "decoder":
+        sides |= {f"{side}_layers": layers, f"{side}_attention_heads": heads}
+        sides[f"{side}_ffn_dim"] = units
+    config = MarianConfig(
+        vocab_size=VOCABULARY,
+        d_model=depth,
+        pad_token_id=PAD,
+        eos_token_id=END,
+        decoder_start_token_id=1,
+        forced_eos_token_id=None,
+        **sides,
+    )
+    model = MarianMTModel(config).eval()
+    batches = [
+        (torch.from_numpy(source).long(), steps)
+        for source, steps in batches_of(task, together, every)
+    ]
+
+    @torch.inference_mode()
+    def translate():
+        for source, steps in batches:
+            found = model.generate(
+                input_ids=source,
+                attention_mask=(source != PAD).long(),
+                num_beams=beam_size,
+                do_sample=False,
+                min_new_tokens=steps,
+                max_new_tokens=steps,
+            )
+            # The first token is the start token.
+            assert found.shape == (len(source), steps + 1)
+
+    return translate
+
+
 def ctranslate2_search(
     task, beam_size, together, every, *, precision, threads, parallel, batch
 ):
@@ -487,7 +533,7 @@ def settings_of(candidate, task, together):
         # Sentences that come one by one cannot run in parallel.
         settings = threads[:1] if one else threads
         return {"precision": candidate.split(", ")[1]}, settings
-    if candidate == JOEYNMT:
+    if candidate in (JOEYNMT, TRANSFORMERS):
         return {}, [{"threads": count} for count in sorted({1, cores})]
     sizes = [1] if one else [16, 32, together]
     settings = [
@@ -511,6 +557,7 @@ def work(name):
         **dict.fromkeys(OURS[:2], our_search),
         **dict.fromkeys(OURS[2:], litert_search),
         **dict.fromkeys(CTRANSLATE2, ctranslate2_search),
+        TRANSFORMERS: transformers_search,
         JOEYNMT: joeynmt_search,
     }
     options, settings = settings_of(candidate, task, CASES[case][1])
@@ -535,6 +582,13 @@ def candidates_of(parser, arguments):
     python = arguments.joeynmt or sys.executable
     if arguments.model:
         return candidates
+    if arguments.attention == "self-attention":
+        if can_import(sys.executable, "transformers, torch"):
+            candidates.append(TRANSFORMERS)
+        else:
+            print(
+                "Transformers or PyTorch is not installed: Transformers is left out.\n"
+            )
     if can_import(python, "joeynmt.search"):
         candidates.append(JOEYNMT)
     elif arguments.joeynmt:
