@@ -84,24 +84,17 @@ PAD, START, END, UNKNOWN = range(4)
 class StoredTokenizer:
     """Base of the tokenizers, each stored as one file in the folder of a model.
 
-    Subclasses set `file_name`, and the `content` of the file: two tokenizers with the
-    same content are the same.
+    Subclasses set `file_name` and the `content` of the file, and implement the class
+    method `from_content`. Two tokenizers with the same content are the same.
     """
 
     file_name: str
     content: bytes
 
     @classmethod
-    def from_content(cls, content):
-        """Return the tokenizer from the content of its file."""
-        return cls(content)
-
-    @classmethod
     def load(cls, folder):
-        """Read the tokenizer of a model from its folder."""
         return cls.from_content(read_file(folder / cls.file_name))
 
     def save(self, folder):
-        """Write the tokenizer into the folder of a model."""
         with atomic_path(folder / self.file_name) as temporary:
             temporary.write_bytes(self.content)

@@ -176,6 +176,10 @@ class Subwords(StoredTokenizer):
             ) from error
         return cls(model.getvalue())
 
+    @classmethod
+    def from_content(cls, content):
+        return cls(content)
+
     def __len__(self):
         return len(self.pieces)
 

@@ -53,7 +53,8 @@ def test_models_of_another_training_are_not_used(
         shutil.copytree(model_folder, output / "epochs" / name)
     (output / "epochs" / "epoch-0004").mkdir()
     (output / "epochs" / "epoch-0004" / "config.json").write_text("mine")
-    (output / "subwords.model").write_bytes(Subwords.train(["other words"], 300).model)
+    other = Subwords.train(["other words"], 300)
+    (output / "subwords.model").write_bytes(other.content)
     assert main(small(few, output, epochs=1, average=0)) == 0
 
     translator = Translator.from_preset(output / "model")

@@ -39,13 +39,6 @@ def check_weights(path, fewest=0):
         )
 
 
-def copy_weights(source, target):
-    """Copy the weights of one network to another of the same configuration."""
-    pairs = zip(target.weights, source.weights, strict=True)
-    for ours, theirs in pairs:
-        ours.assign(theirs)
-
-
 def save_model(network, path):
     """Write the weights of a network in float16, compressed."""
     arrays = (_rounded(_array(x, half=True)) for x in network.weights)

@@ -1,7 +1,5 @@
 """Training on several data sets: weights, and metrics of each."""
 
-import collections
-
 import numpy as np
 from keras_attention_apps.common.errors import UserError, counted
 
@@ -13,14 +11,12 @@ def check_data_sets(data, weights):
     """Raise a `UserError` unless there are data sets, each with a positive weight."""
     if not data:
         raise UserError("expected a data set: --data. Received: none")
-    twice = [
-        str(path) for path, count in collections.Counter(data).items() if count > 1
-    ]
-    if twice:
-        raise UserError(
-            "expected every data set once; --data-weights sets how often an epoch goes "
-            f"through it. Received twice: {twice[0]!r}"
-        )
+    for place, path in enumerate(data):
+        if path in data[:place]:
+            raise UserError(
+                "expected every data set once; --data-weights sets how often an epoch "
+                f"goes through it. Received twice: {str(path)!r}"
+            )
     if weights and len(weights) != len(data):
         raise UserError(
             f"data_weights must have one number for each data set, {len(data)}. "

@@ -17,7 +17,6 @@ from keras_attention_apps.common.files import (
     holds,
 )
 from keras_attention_apps.common.models import BEST, MODEL_FILES, model_names
-from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.output import shows_bars
 from keras_attention_apps.common.task import Task
 from keras_attention_apps.common.training import data_sets
@@ -257,7 +256,7 @@ class Training:
         if self.progress.history:
             distribution.wait_for_hosts("best model")
             best = type(self.task).from_preset(self.best)
-            copy_weights(best.network, self.network)
+            self.network.set_weights(best.network.get_weights())
 
     def save_best(self, metrics, task=None, **metadata):
         """Save the trained model, or another one, as the best, with its model card."""

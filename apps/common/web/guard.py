@@ -145,11 +145,11 @@ POLICY = (
     "form-action 'self'; frame-ancestors 'self'"
 )
 
-HEADERS = {
-    "content-security-policy": POLICY,
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
+HEADERS = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+]
 
 
 def read_password(path):
@@ -194,8 +194,7 @@ class Guard:
 
         async def send_with_headers(message):
             if message["type"] == "http.response.start":
-                added = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
-                message = {**message, "headers": [*message["headers"], *added]}
+                message = {**message, "headers": [*message["headers"], *HEADERS]}
             await send(message)
 
         if scope["path"].rstrip("/") == INFO:

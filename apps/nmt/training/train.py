@@ -18,7 +18,6 @@ from keras_attention_apps.common.files import (
     resolved,
 )
 from keras_attention_apps.common.models import BEST, MODEL_FILES, short_digest
-from keras_attention_apps.common.network.weights import copy_weights
 from keras_attention_apps.common.options import check_needs, with_defaults
 from keras_attention_apps.common.task import average_models
 from keras_attention_apps.common.training import data_sets, runner
@@ -208,7 +207,7 @@ def _train(config, training, validation, devices):
         sample_temperature=config.self_critical_temperature,
     )
     if start:
-        copy_weights(start.network, network)
+        network.set_weights(start.network.get_weights())
     translator = Translator(model, subwords, network)
     best = TranslationTraining(
         config, translator, training, validation, checkpoints, devices
