@@ -195,8 +195,9 @@ def _decoded(source, draft=False, max_pixels=None):
             image = _upright(image)
             image = _to_rgb(image)
         except _ERRORS as error:
-            is_path = isinstance(source, (str, os.PathLike)) or _has_content(source)
-            name = repr(str(source)) if is_path else f"the given {_type(source)}"
+            is_file = isinstance(source, (str, os.PathLike))
+            is_file |= hasattr(source, "read_bytes")
+            name = repr(str(source)) if is_file else f"the given {_type(source)}"
             reason = " ".join(_reason(error).split())
             raise ImageError(f"Cannot read {name}: {reason}") from error
         yield image
@@ -344,15 +345,11 @@ def _open_file(data):
     return image, scans
 
 
-def _has_content(source):
-    """Return whether an object reads itself, such as `OpenFile` and `ArchivedFile`."""
-    return hasattr(source, "read_bytes") and not isinstance(source, pathlib.PurePath)
-
-
 def _read_bytes(source):
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
-    elif _has_content(source):
+    # An `OpenFile` or an `ArchivedFile`.
+    elif hasattr(source, "read_bytes") and not isinstance(source, pathlib.PurePath):
         data = source.read_bytes()
     elif isinstance(source, (str, os.PathLike)):
         # On Windows, the error would be one of permissions.

@@ -20,14 +20,7 @@ from keras_attention_apps.captioner.text import sentence
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.common.output import plots
-from keras_attention_apps.common.web.markup import (
-    data_uri,
-    download,
-    headline,
-    notebook_headline,
-    unsure_note,
-    words,
-)
+from keras_attention_apps.common.web import markup
 from PIL import Image, ImageDraw, ImageEnhance, ImageFont, ImageOps
 
 # Formats of sheets. At level 1, PNG takes a sixth of the time, and a fifth more bytes.
@@ -255,7 +248,8 @@ def preview(image, side):
 
 def photo_style(jpeg, width, height):
     """Return the CSS properties of an element that shows a `preview`."""
-    return f"--ratio:{width / height:.4f};--photo:url({data_uri(jpeg, 'image/jpeg')})"
+    photo = markup.data_uri(jpeg, "image/jpeg")
+    return f"--ratio:{width / height:.4f};--photo:url({photo})"
 
 
 def caption_figure(photo, caption, title, number):
@@ -268,12 +262,12 @@ def caption_figure(photo, caption, title, number):
         f'<i class="ka-layer" style="--map:url({map_uri(weights)})"></i>'
         for weights in caption.weights
     ]
-    choices = words(
+    choices = markup.words(
         [WHOLE, *caption.words],
         ["", *layers],
         group=f"figure-{number}",
         label=f"Words of the caption by {title}: choose one to see where it looked",
-        notes=["", *word_notes(caption)],
+        notes=["", *(note for _, note, _ in _tiles(caption))],
         shares=[0.0, *caption.probabilities],
         kinds=[
             "ka-whole",
@@ -283,7 +277,7 @@ def caption_figure(photo, caption, title, number):
     style = photo_style(photo.preview, photo.width, photo.height)
     return (
         f'<figure class="ka-figure ka-photo" style="{style}">'
-        f"{headline(text, kind='Caption')}{unsure_note(caption)}"
+        f"{markup.headline(text, kind='Caption')}{markup.unsure_note(caption)}"
         '<div class="ka-maps"><div class="ka-picture" role="img" '
         f'aria-label="{html.escape(text)}"></div>{choices}</div>'
         "<figcaption>Choose a word to see where the model looked. "
@@ -293,13 +287,9 @@ def caption_figure(photo, caption, title, number):
 
 
 def _tiles(caption):
-    """Return a triple for each word: the word, its note, and its map."""
-    return list(zip(caption.words, word_notes(caption), caption.weights, strict=True))
-
-
-def word_notes(caption):
-    """Return the note of each word: its probability."""
-    return [f"{x:.0%}" for x in caption.probabilities]
+    """Return a triple for each word: the word, its note (probability), and its map."""
+    notes = [f"{x:.0%}" for x in caption.probabilities]
+    return list(zip(caption.words, notes, caption.weights, strict=True))
 
 
 def map_uri(weights):
@@ -316,7 +306,7 @@ def _map(weights):
 def _png_uri(array):
     file = io.BytesIO()
     Image.fromarray(array).save(file, "PNG")
-    return data_uri(file.getvalue(), "image/png")
+    return markup.data_uri(file.getvalue(), "image/png")
 
 
 def word_tiles(caption):
@@ -345,7 +335,7 @@ def notebook_html(caption):
         "</figcaption></figure>"
         for word, note, weights in _tiles(caption)
     )
-    head = notebook_headline(caption, sentence(caption.text))
+    head = markup.notebook_headline(caption, sentence(caption.text))
     return f"<div>{head}{tiles}</div>"
 
 
@@ -356,6 +346,6 @@ def sheet(photo, caption):
     drawn.save(file, **FORMATS[".png"])
     content, kind = file.getvalue(), "image/png"
     text = "Download the sheet"
-    link = download(content, name="attention.png", text=text, media_type=kind)
-    picture = data_uri(content, kind)
+    link = markup.download(content, name="attention.png", text=text, media_type=kind)
+    picture = markup.data_uri(content, kind)
     return f'{link}<img class="ka-sheet" src="{picture}" alt="Maps of all words">'

@@ -17,17 +17,9 @@ from urllib.parse import unquote, unquote_to_bytes
 from keras_attention_apps.captioner.captions import RUNTIMES
 from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.text import sentence
+from keras_attention_apps.common import files
 from keras_attention_apps.common.errors import UserError, counted, printable
-from keras_attention_apps.common.files import (
-    MARKS,
-    STANDARD_INPUT,
-    as_utf8,
-    check_distinct,
-    check_file,
-    decoded,
-    read_file,
-    write_or_print,
-)
+from keras_attention_apps.common.hypotheses import rounded_score
 from keras_attention_apps.common.output import note
 
 # Attribute of a picture of whose text the model is unsure.
@@ -103,9 +95,9 @@ class Page:
     """
 
     def __init__(self, data, name, folder, site):
-        if data.startswith(tuple(MARKS)):
-            data = codecs.BOM_UTF8 + as_utf8(data, name)
-        self._encoding = decoded(data, name, is_html=True)[1]
+        if data.startswith(tuple(files.MARKS)):
+            data = codecs.BOM_UTF8 + files.as_utf8(data, name)
+        self._encoding = files.decoded(data, name, is_html=True)[1]
         # Each byte is a character: those of tags are the same in all encodings.
         self._text = data.decode("latin-1")
         self._folder, self._site = Path(folder), Path(site)
@@ -187,18 +179,18 @@ def complete_page(config):
     The exit code is 2 if a picture could not be read.
     """
     path = _page_of(config)
-    folder = Path() if str(path) == STANDARD_INPUT else path.parent
+    folder = Path() if str(path) == files.STANDARD_INPUT else path.parent
     name = printable(path)
-    page = Page(read_file(path), name, folder, config.site or folder)
+    page = Page(files.read_file(path), name, folder, config.site or folder)
     sources = list(dict.fromkeys(source for _, source in page.pictures))
     if config.output:
-        check_file(config.output)
-        files = [x for x in sources if isinstance(x, Path)]
-        inputs = (path, *files, *RUNTIMES.files(config.model.name))
-        check_distinct(inputs, config.output)
+        files.check_file(config.output)
+        pictures = [x for x in sources if isinstance(x, Path)]
+        inputs = (path, *pictures, *RUNTIMES.files(config.model.name))
+        files.check_distinct(inputs, config.output)
     texts = _texts(config, page, sources, name) if sources else {}
     content = page.completed(texts)
-    write_or_print(config.output, content)
+    files.write_or_print(config.output, content)
     note(_summary(page, texts, name))
     return 2 if page.left[UNREADABLE] else 0
 
@@ -237,7 +229,7 @@ def _texts(config, page, sources, name):
             page.left[UNREADABLE] += counts[source]
             continue
         best, least = captions[0], config.min_score
-        is_probable = least is None or best.mean_log_probability >= least
+        is_probable = least is None or rounded_score(best) >= least
         if best.text and is_probable:
             texts[source] = sentence(best.text), bool(best.unsure)
         else:

@@ -6,9 +6,11 @@ import random
 import re
 import shutil
 import time
+from types import SimpleNamespace
 
 import pytest
 from keras_attention_apps.captioner import pages
+from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.pages import Page, start_tags
 
@@ -140,6 +142,16 @@ def test_unsure_texts_are_marked(site):
         b'src="red.png"><img alt="Blue." src="a blue.png">'
     )
     assert page.completed({}) == b'<img src="red.png"><img src="a blue.png">'
+
+
+@pytest.mark.parametrize(("least", "is_kept"), [("-0.8", True), ("-0.7999", False)])
+def test_scores_have_the_digits_of_the_output(site, monkeypatch, least, is_kept):
+    found = Caption("a dog", ["a", "dog"], -2.0, -2.0, -0.80004, [], None)
+    captioner = SimpleNamespace(caption_each=lambda x, **_: [(x[0], [found])])
+    runtimes = {"load": lambda *_, **__: captioner, "files": lambda model: []}
+    monkeypatch.setattr(pages, "RUNTIMES", SimpleNamespace(**runtimes))
+    _, new = written(site, b'<img src="red.png">', f"--min-score={least}")
+    assert (b'alt="A dog."' in new) == is_kept
 
 
 @pytest.mark.parametrize(

@@ -18,17 +18,8 @@ from keras_attention_apps.captioner.images import (
     is_open,
     with_open_files,
 )
+from keras_attention_apps.common import files
 from keras_attention_apps.common.errors import UserError, counted, printable
-from keras_attention_apps.common.files import (
-    atomic_path,
-    check_distinct,
-    check_file,
-    errors_naming,
-    is_pipe_or_device,
-    locked_file,
-    parse_json,
-    to_json,
-)
 from keras_attention_apps.common.hypotheses import check_n_best, rounded_score
 from keras_attention_apps.common.models import changes_in
 from keras_attention_apps.common.options import check_needs
@@ -159,8 +150,8 @@ def _records(config):
 def _check_output(config):
     """Raise a `UserError` if the output is no file of a known format that fits."""
     output, suffix = config.output, config.output.suffix.lower()
-    check_file(output)
-    if is_pipe_or_device(output):
+    files.check_file(output)
+    if files.is_pipe_or_device(output):
         raise UserError(
             "--output must be a file, so that an interrupted run can continue it. "
             f"Received a pipe or a device: {str(output)!r}"
@@ -197,7 +188,7 @@ def _write_table(config, paths):
     if config.n_best > 1:
         columns.insert(1, "score")
     with (
-        atomic_path(config.output) as temporary,
+        files.atomic_path(config.output) as temporary,
         open(
             temporary, "w", encoding="utf-8", errors="surrogateescape", newline=""
         ) as file,
@@ -229,12 +220,12 @@ def _check_outputs(config, paths):
         metadata = MetadataWriter(config.metadata, config.images, paths)
     inputs = [*paths, *RUNTIMES.files(config.model.name)]
     if config.output:
-        check_distinct(inputs, config.output, _records(config))
+        files.check_distinct(inputs, config.output, _records(config))
     # The output is read, too, when it is continued.
-    check_distinct([*inputs, config.output], *overlays.values())
+    files.check_distinct([*inputs, config.output], *overlays.values())
     if config.metadata.write_metadata:
         outputs = (*inputs, config.output, *overlays.values())
-        check_distinct(outputs, *metadata.targets.values())
+        files.check_distinct(outputs, *metadata.targets.values())
     return overlays, metadata
 
 
@@ -329,7 +320,7 @@ def _print(config, several, path, captions, kept):
         return
     if config.json:
         described = _entry(config, captions, kept, details=True)
-        print(to_json({"image": str(path), **described}), flush=True)
+        print(files.to_json({"image": str(path), **described}), flush=True)
         return
     for one in kept:
         columns = [printable(one.text)]
@@ -388,7 +379,7 @@ class Records:
     def __enter__(self):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(locked_file(self.path))
+            stack.enter_context(files.locked_file(self.path))
             if self.path.exists():
                 self._resume()
             self._file = stack.enter_context(open(self.path, "ab"))
@@ -398,7 +389,7 @@ class Records:
     def _resume(self):
         """Replace the file of an earlier run by one with the lines that stay."""
         with (
-            atomic_path(self.path) as temporary,
+            files.atomic_path(self.path) as temporary,
             open(self.path, "rb") as file,
             open(temporary, "wb") as new,
         ):
@@ -414,7 +405,7 @@ class Records:
     def _parse(self, line, where):
         """Return the dict of a line, or raise a `UserError` if it is of another run."""
         try:
-            entry = parse_json(line)
+            entry = files.parse_json(line)
             image, model, found = (entry[x] for x in ("image", "model", "options"))
             if not isinstance(image, str) or not line.endswith(b"\n"):
                 raise TypeError("expected a whole line, and a name")
@@ -440,8 +431,8 @@ class Records:
         if "error" not in described:
             self._mark_captioned(path)
         own = {"image": str(path), "model": self.model, "options": self.options}
-        with errors_naming(self.path):
-            self._file.write(f"{to_json({**own, **described})}\n".encode())
+        with files.errors_naming(self.path):
+            self._file.write(f"{files.to_json({**own, **described})}\n".encode())
             self._file.flush()
 
     def _mark_captioned(self, path):
@@ -449,5 +440,5 @@ class Records:
             self._captioned.add(os.path.abspath(path))
 
     def __exit__(self, *error):
-        with errors_naming(self.path):
+        with files.errors_naming(self.path):
             self._stack.close()

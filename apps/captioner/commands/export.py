@@ -300,17 +300,10 @@ def _decoded(encoded, halved, size):
 
 
 def _decode_jpeg(encoded, halved):
-    def decode(ratio):
-        # Pillow's choices; TensorFlow's own prefer speed to accuracy.
-        return tf.io.decode_jpeg(
-            encoded,
-            channels=3,
-            ratio=ratio,
-            dct_method="INTEGER_ACCURATE",
-            fancy_upscaling=True,
-        )
-
-    return tf.cond(halved, lambda: decode(2), lambda: decode(1))
+    # Pillow's choices; TensorFlow's own prefer speed to accuracy.
+    choices = {"dct_method": "INTEGER_ACCURATE", "fancy_upscaling": True}
+    decode = functools.partial(tf.io.decode_jpeg, encoded, channels=3, **choices)
+    return tf.cond(halved, lambda: decode(ratio=2), decode)
 
 
 def _is_opaque(pixels, encoded):

@@ -90,9 +90,7 @@ class CaptionNetwork(DecoderNetwork):
         **loss_options,
     ):
         super().__init__(
-            config,
-            sample_temperature=sample_temperature,
-            name="captioner",
+            config, sample_temperature=sample_temperature, name="captioner"
         )
         self.loss_options = LossOptions(**loss_options)
         self.backbone = backbone or Backbone(
@@ -191,7 +189,10 @@ class CaptionNetwork(DecoderNetwork):
         advantages = x.get("advantages")
         logits = y_pred["logits"]
         if advantages is not None:
-            logits = self._logits_of_samples(logits)
+            # Samples are drawn with a temperature and without banned words.
+            banned = ops.sum(ops.one_hot(Vocabulary.banned, logits.shape[-1]), axis=0)
+            logits = ops.cast(logits, "float32") / self.sample_temperature
+            logits = logits - 1e9 * banned
 
         def captions_loss(**options):
             losses = sequence_crossentropy(targets, logits, **options)
@@ -220,12 +221,6 @@ class CaptionNetwork(DecoderNetwork):
         loss = ops.sum(losses) / divisor
         self.mean_loss.update_state(loss, sample_weight=words)
         return share_of_replica(words) * loss
-
-    def _logits_of_samples(self, logits):
-        """Return the logits of sampling, with temperature and without banned words."""
-        banned = ops.sum(ops.one_hot(Vocabulary.banned, logits.shape[-1]), axis=0)
-        logits = ops.cast(logits, "float32") / self.sample_temperature
-        return logits - 1e9 * banned
 
     def _reinforced(self, likelihood, mask, y_pred, training):
         """Return the REINFORCE losses of hard attention, `(B, K)`."""

@@ -277,15 +277,10 @@ class CaptionTraining(runner.Training):
         backbone.unfreeze(config.fine_tune_share)
         paths = [image.path for image in self.validation]
         batches = ImageBatches(paths, size, VALIDATION_BATCH)
-
-        def validation_batches():
-            for index in range(len(batches)):
-                yield {"images": batches[index]}
-
         self._fit_captions(
             "Fine-tuning",
             {"paths": [image.path for image in self.training], "image_size": size},
-            validation_batches,
+            lambda: ({"images": batches[index]} for index in range(len(batches))),
             config.fine_tune_epochs,
             config.fine_tune_learning_rate,
         )
@@ -337,12 +332,10 @@ class CaptionTraining(runner.Training):
     def _validation_features(self, state):
         """Return a function that yields batches of the dev images."""
         features = self._features(self.validation, f"{state}-dev")
-
-        def batches():
-            for begin in range(0, len(features), VALIDATION_BATCH):
-                yield {"features": features[begin : begin + VALIDATION_BATCH]}
-
-        return batches
+        begins = range(0, len(features), VALIDATION_BATCH)
+        return lambda: (
+            {"features": features[x : x + VALIDATION_BATCH]} for x in begins
+        )
 
     def _features(self, images, name, **options):
         """Return the features of images by the CNN; see `cached_features`."""
