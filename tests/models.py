@@ -26,7 +26,10 @@ def compiled(function, signature=None, *, xla=False):
             signature = keras.tree.map_structure(
                 lambda x: tf.TensorSpec(x.shape, x.dtype), signature
             )
-        return tf.function(function, input_signature=signature, jit_compile=xla)
+        # Without AutoGraph, whose conversion takes most of the time of a trace.
+        return tf.function(
+            function, input_signature=signature, jit_compile=xla, autograph=False
+        )
     if keras.backend.backend() == "jax":
         import jax
 

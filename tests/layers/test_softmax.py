@@ -272,6 +272,7 @@ def test_compiles_with_gradients_in_a_loop_where_sizes_are_unknown(
     @tf.function(
         input_signature=[tf.TensorSpec((2, None, None)), tf.TensorSpec((None, None))],
         jit_compile=jit_compile,
+        autograph=False,
     )
     def compiled(scores, start):
         with tf.GradientTape() as tape:

@@ -105,7 +105,8 @@ def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch,
             tf.TensorSpec((batch, QUERIES, UNITS), dtype),
             tf.TensorSpec((batch, POSITIONS, UNITS), dtype),
             tf.TensorSpec((UNITS,), dtype),
-        ]
+        ],
+        autograph=False,
     )
     def scores_and_gradients(*arrays):
         with tf.GradientTape() as tape:
@@ -207,7 +208,9 @@ def test_blocks_of_unknown_lengths_are_compiled_if_they_are_large(
     unknown = tf.TensorSpec((None, None, UNITS))
     specs = unknown, unknown, tf.TensorSpec((UNITS,))
 
-    scores = tf.function(large_scores, input_signature=specs)(*arrays)
+    run = tf.function(large_scores, input_signature=specs, autograph=False)
+
+    scores = run(*arrays)
 
     np.testing.assert_allclose(scores, exact_scores(*arrays), atol=1e-5)
 

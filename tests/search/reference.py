@@ -141,7 +141,7 @@ def eagerly(function):
     return function
 
 
-# A trace costs as much as seven eager searches, but on JAX a loop always compiles.
+# A trace costs as much as two eager searches, but on JAX a loop always compiles.
 quickly = compiled if BACKEND == "jax" else eagerly
 
 
