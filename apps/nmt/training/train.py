@@ -181,8 +181,9 @@ def _languages(config):
     """Return the codes of both languages, or the suffixes of the files of text."""
     if config.pair:
         return config.pair.split("-")
-    files = (config.source, config.target)
-    return [Path(x).suffix.removeprefix(".") for x in files if x]
+    # A file may be compressed by gzip.
+    names = (x.name.removesuffix(".gz") for x in (config.source, config.target))
+    return [Path(name).suffix.removeprefix(".") for name in names]
 
 
 def _train(config, training, validation, devices):
