@@ -3,20 +3,13 @@
 import functools
 from typing import ClassVar
 
-from keras_attention_apps.common import bulk as inputs
-from keras_attention_apps.common.bulk import (
-    ModelBatch,
-    check_options,
-    details,
-    located,
-    run_command,
-)
+from keras_attention_apps.common import bulk
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.config import DEFAULT_MODEL
 from keras_attention_apps.nmt.translations import RUNTIMES
 
 
-class TranslateBatch(ModelBatch):
+class TranslateBatch(bulk.ModelBatch):
     """A translator as a callable for `ray.data.Dataset.map_batches`.
 
     The column of the inputs contains sentences: strings, or bytes in UTF-8. The result
@@ -43,30 +36,32 @@ class TranslateBatch(ModelBatch):
         self.split = split
 
     def rows(self, values):
-        sentences = [_sentence(value) for value in values]
+        sentences = list(map(_sentence, values))
         found = self.model.translate_each(
-            (text for text, error in sentences if error is None),
+            (x for x in sentences if isinstance(x, str)),
             batch_size=self.batch_size,
             split=self.split,
             **self.search,
         )
         return [
-            details(next(found)[0], self.columns) if error is None else {"error": error}
-            for _, error in sentences
+            bulk.details(next(found)[0], self.columns)
+            if isinstance(x, str)
+            else {"error": str(x)}
+            for x in sentences
         ]
 
 
 def _sentence(value):
-    """Return the sentence and `None`, or `None` and the error message."""
+    """Return the sentence, or the `UserError` of a value that is none."""
     if isinstance(value, bytes):
         try:
-            return value.decode("utf-8"), None
+            return value.decode("utf-8")
         except UnicodeDecodeError as error:
-            byte = value[error.start]
-            return None, f"not UTF-8: byte 0x{byte:02x} at position {error.start}"
+            byte = f"byte 0x{value[error.start]:02x} at position {error.start}"
+            return UserError(f"not UTF-8: {byte}")
     if isinstance(value, str):
-        return value, None
-    return None, f"expected a string or bytes. Received: {type(value).__name__}"
+        return value
+    return UserError(f"expected a string or bytes. Received: {type(value).__name__}")
 
 
 def translate_bulk(config):
@@ -76,15 +71,15 @@ def translate_bulk(config):
             "sentences as arguments cannot be used with --engine ray: give --input"
         )
     excluded = ("min_score", "n_best", "alignments", "plot", "json", "jit_compile")
-    check_options(config, (*excluded, "glossary"))
+    bulk.check_options(config, (*excluded, "glossary"))
     if config.input is None:
         raise UserError(
             "--engine ray needs --input, a text file or Parquet. Received: none"
         )
-    filesystem, path = located(config.input)
+    filesystem, path = bulk.located(config.input)
     read = functools.partial(_inputs, config, filesystem, path)
-    digest = functools.partial(inputs.text_digest, filesystem, path)
-    return run_command(
+    digest = functools.partial(bulk.text_digest, filesystem, path)
+    return bulk.run_command(
         *("nmt", read, TranslateBatch, config, filesystem),
         dict if _is_parquet(config) else digest,
         split=config.split_sentences,
@@ -98,7 +93,6 @@ def _is_parquet(config):
 def _inputs(config, filesystem, path, finished):
     """Return the dataset of the sentences, from Parquet or a text file."""
     if not _is_parquet(config):
-        return inputs.from_lines(filesystem, path, finished)
-    bulk = config.bulk
-    column = bulk.column or "text"
-    return inputs.from_parquet(filesystem, [path], column, bulk.id_column, finished)
+        return bulk.from_lines(filesystem, path, finished)
+    columns = config.bulk.column or "text", config.bulk.id_column
+    return bulk.from_parquet(filesystem, [path], *columns, finished)

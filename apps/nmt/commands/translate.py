@@ -55,7 +55,6 @@ def translate(config):
         from keras_attention_apps.nmt.bulk import translate_bulk
 
         return translate_bulk(config)
-    search, sampling = config.search.given, config.sampling or None
     if config.output and config.output.suffix.lower() == JSON_LINES:
         config = dataclasses.replace(config, json=True)
     if config.sentences and config.input is not None:
@@ -63,7 +62,7 @@ def translate(config):
     if config.format != "text":
         config = _with_file(config)
         _check(config)
-        return _translate_markup(config, search)
+        return _translate_markup(config)
     _check(config)
     glossary = config.glossary and Glossary.from_file(config.glossary)
     lines = _Lines(config)
@@ -83,8 +82,8 @@ def translate(config):
         batch_size=batch_size,
         split=config.split_sentences,
         glossary=glossary,
-        sampling=sampling,
-        **search,
+        sampling=config.sampling,
+        **config.search.given,
     )
     with contextlib.ExitStack() as stack:
         file = sys.stdout
@@ -193,7 +192,7 @@ def _with_file(config):
     return dataclasses.replace(config, sentences=(), input=file)
 
 
-def _translate_markup(config, search):
+def _translate_markup(config):
     """Translate the file of `--format`, and return the exit code."""
     path = config.input or STANDARD_INPUT
     is_html = config.format == "html"
@@ -202,7 +201,7 @@ def _translate_markup(config, search):
     options = {
         "batch_size": config.batch_size,
         "glossary": config.glossary and Glossary.from_file(config.glossary),
-        **search,
+        **config.search.given,
     }
     if is_html:
         language = config.language or language_of(config.model.name)
