@@ -13,6 +13,7 @@ from keras_attention_apps.captioner import pages
 from keras_attention_apps.captioner.captions import Caption
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.pages import Page, start_tags
+from keras_attention_apps.common.models import Runtimes
 
 pytestmark = pytest.mark.usefixtures("cached_models")
 
@@ -148,8 +149,7 @@ def test_unsure_texts_are_marked(site):
 def test_scores_have_the_digits_of_the_output(site, monkeypatch, least, is_kept):
     found = Caption("a dog", ["a", "dog"], -2.0, -2.0, -0.80004, [], None)
     captioner = SimpleNamespace(caption_each=lambda x, **_: [(x[0], [found])])
-    runtimes = {"load": lambda *_, **__: captioner, "files": lambda model: []}
-    monkeypatch.setattr(pages, "RUNTIMES", SimpleNamespace(**runtimes))
+    monkeypatch.setattr(Runtimes, "load", lambda *_, **__: captioner)
     _, new = written(site, b'<img src="red.png">', f"--min-score={least}")
     assert (b'alt="A dog."' in new) == is_kept
 
