@@ -58,40 +58,37 @@ def test_reshapes_and_slices_without_effect_are_removed(rng):
     assert kinds.count("STRIDED_SLICE") <= 3
 
 
+def search(table):
+    def step(token_ids, state):
+        log_probs = ops.log_softmax(ops.take(state[0, 0], token_ids, axis=0))
+        return log_probs, state, ops.ones((*token_ids.shape, 3))
+
+    options = {"start": 0, "end": 4, "max_length": 3, "beam_size": 2}
+    return beam_search(step, table[None], **options)
+
+
+@pytest.fixture(scope="module")
+def search_model():
+    return convert(search, None, table=([5, 5], "float32"))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_search_reports_what_is_not_finite(bad):
+def test_a_search_reports_what_is_not_finite(search_model, bad):
     """In LiteRT, a sum finds NaN and infinity."""
-
-    def search(table):
-        def step(token_ids, state):
-            log_probs = ops.log_softmax(ops.take(state[0, 0], token_ids, axis=0))
-            return log_probs, state, ops.ones((*token_ids.shape, 3))
-
-        options = {"start": 0, "end": 4, "max_length": 3, "beam_size": 2}
-        return beam_search(step, table[None], **options)
-
-    model = convert(search, None, table=([5, 5], "float32"))
     table = np.tile(np.arange(5, dtype="float32"), (5, 1))
     table[1, 2] = -np.inf
 
-    found, expected = run(model, table=table), search(ops.convert_to_tensor(table))
+    found = run(search_model, table=table)
+    expected = search(ops.convert_to_tensor(table))
     assert found["finite"].tolist() == [True]
     np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
     table[0, 1] = bad
-    assert run(model, table=table)["finite"].tolist() == [False]
+    assert run(search_model, table=table)["finite"].tolist() == [False]
 
 
-def test_a_search_changes_no_shape():
+def test_a_search_changes_no_shape(search_model):
     """LiteRT would plan the memory of a loop again whenever a shape changes."""
-
-    def search(table):
-        def step(token_ids, state):
-            log_probs = ops.log_softmax(ops.take(state[0, 0], token_ids, axis=0))
-            return log_probs, state, ops.ones((*token_ids.shape, 3))
-
-        return beam_search(step, table[None], start=0, end=4, max_length=3)
-
-    model, names = parts(convert(search, None, table=([5, 5], "float32")))
+    model, names = parts(search_model)
 
     for graph in model.subgraphs:
         for operator in graph.operators:

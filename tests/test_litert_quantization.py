@@ -22,6 +22,8 @@ def convert(function, quantize, samples=None, **shapes):
     import tensorflow as tf
 
     specs = {name: tf.TensorSpec(*spec) for name, spec in shapes.items()}
+    # AutoGraph would take longer than the conversion.
+    function = tf.autograph.experimental.do_not_convert(function)
     signatures = {"run": (function, specs)}
     return convert_to_litert(signatures, quantize=quantize, samples=samples)
 

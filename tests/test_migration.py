@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from arrays import softmax
 from keras import ops
 
 from keras_attention import MonotonicWeighting
@@ -34,11 +35,6 @@ def same(actual, expected):
 
 # The formulas of tfa.seq2seq, for one query at a time: keys are the memory times the
 # kernel of its layer, the context is a sum of the memory itself.
-
-
-def softmax(scores, mask):
-    exponents = np.where(mask, np.exp(scores - scores.max(-1, keepdims=True)), 0)
-    return exponents / exponents.sum(-1, keepdims=True)
 
 
 def bahdanau_scores(query, memory, old, normalize):

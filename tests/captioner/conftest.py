@@ -23,6 +23,9 @@ TINY = ModelConfig(
     attention_units=5,
     max_length=7,
 )
+TRANSFORMER = dataclasses.replace(
+    TINY, decoder="transformer", embedding_units=6, heads=2, decoder_layers=2
+)
 
 
 def write_square(path, colour, place):

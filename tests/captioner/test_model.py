@@ -1,25 +1,17 @@
 import dataclasses
 import itertools
 
-import keras
 import numpy as np
 import pytest
-from arrays import assert_close
+from arrays import assert_close, numpy
 from keras import ops
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.common.network.base import DeepOutput
 from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
 
-from .conftest import TINY, untrained
+from .conftest import TINY, TRANSFORMER, untrained
 
 IMAGES, CAPTIONS, WORDS = 2, 3, 5
-TRANSFORMER = dataclasses.replace(
-    TINY, decoder="transformer", embedding_units=6, heads=2, decoder_layers=2
-)
-
-
-def numpy(tensors):
-    return keras.tree.map_structure(ops.convert_to_numpy, tensors)
 
 
 @pytest.fixture(scope="module")

@@ -3,19 +3,15 @@
 import dataclasses
 import itertools
 
-import keras
 import numpy as np
 import pytest
-from keras import ops
+from arrays import numpy
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.text import START
 
-from .conftest import TINY, untrained
+from .conftest import TRANSFORMER, untrained
 from .trainings import command
 
-TRANSFORMER = dataclasses.replace(
-    TINY, decoder="transformer", embedding_units=6, heads=2, decoder_layers=2
-)
 SIZES = {
     "decoder": "transformer",
     "backbone": "SmallCNN",
@@ -47,10 +43,6 @@ def batch():
     token_ids[..., 0] = START
     features = random.normal(size=(IMAGES, REGIONS, 130)).astype("float32")
     return {"features": features, "captions": token_ids}
-
-
-def numpy(tensors):
-    return keras.tree.map_structure(ops.convert_to_numpy, tensors)
 
 
 def test_captions_of_an_image_are_independent(captioner, batch):

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import numpy, softmax
 from keras import ops
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.transformer import TransformerDecoder
@@ -28,15 +29,6 @@ def decoder_of(layers, **options):
     for weight in decoder.trainable_weights:
         weight.assign(keras.random.normal(weight.shape, stddev=0.5, seed=2))
     return decoder
-
-
-def numpy(tensors):
-    return keras.tree.map_structure(ops.convert_to_numpy, tensors)
-
-
-def softmax(scores):
-    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def normalized(layer, x):
