@@ -5,17 +5,16 @@ import sys
 from keras_attention_apps.captioner import config
 from keras_attention_apps.common import cli
 
-# The options of each command, and where its function is.
 COMMANDS = {
-    "caption": (config.CaptionConfig, "commands.caption:caption"),
-    "evaluate": (config.EvaluateConfig, "commands.evaluate:evaluate"),
-    "calibrate": (config.CalibrateConfig, "commands.evaluate:calibrate"),
-    "export": (config.ExportConfig, "commands.export:export"),
-    "scenes": (config.ScenesConfig, "commands.scenes:scenes"),
-    "web": (config.WebConfig, "web:serve_page"),
-    "serve": (config.ServeConfig, "serve:serve"),
-    "train": (config.TRAINING, "training.train:train"),
-    "train-scenes": (config.SCENES, "training.train:train"),
+    "caption": config.CaptionConfig,
+    "evaluate": config.EvaluateConfig,
+    "calibrate": config.CalibrateConfig,
+    "export": config.ExportConfig,
+    "scenes": config.ScenesConfig,
+    "web": config.WebConfig,
+    "serve": config.ServeConfig,
+    "train": config.TRAINING,
+    "train-scenes": config.SCENES,
 }
 TEXTS = {
     "train-scenes": "Train a captioner on simple images, such as those of captioner "
@@ -30,11 +29,44 @@ def main(argv=None):
         "captioner",
         "Caption images, and show where the model looked for every word.",
         COMMANDS,
+        call,
         presets=config.PRESETS,
-        task="inference:Captioner",
+        load_task=_load_task,
         argv=argv,
         texts=TEXTS,
     )
+
+
+def call(options):
+    """Run the command with these options; each imports only what it needs."""
+    match options:
+        case config.CaptionConfig():
+            from keras_attention_apps.captioner.commands.caption import caption as run
+        case config.EvaluateConfig():
+            from keras_attention_apps.captioner.commands.evaluate import evaluate as run
+        case config.CalibrateConfig():
+            from keras_attention_apps.captioner.commands import evaluate
+
+            run = evaluate.calibrate
+        case config.ExportConfig():
+            from keras_attention_apps.captioner.commands.export import export as run
+        case config.ScenesConfig():
+            from keras_attention_apps.captioner.commands.scenes import scenes as run
+        case config.WebConfig():
+            with cli.needing("web"):
+                from keras_attention_apps.captioner.web import serve_page as run
+        case config.ServeConfig():
+            with cli.needing("serve"):
+                from keras_attention_apps.captioner.serve import serve as run
+        case config.TrainConfig():
+            from keras_attention_apps.captioner.training.train import train as run
+    return run(options)
+
+
+def _load_task():
+    from keras_attention_apps.captioner.inference import Captioner
+
+    return Captioner
 
 
 if __name__ == "__main__":

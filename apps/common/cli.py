@@ -11,7 +11,6 @@ import io
 import logging
 import operator
 import os
-import pkgutil
 import signal
 import sys
 import warnings
@@ -120,20 +119,16 @@ def _is_ours(error):
     return (error.name or "").partition(".")[0] in ours
 
 
-# Commands that need the extra of the same name.
-EXTRAS = ("web", "serve")
-
-
-def _imported(program, place, command=None):
-    """Import what is at a place in a program, such as `"commands.export:export"`."""
+@contextlib.contextmanager
+def needing(extra):
+    """Say how to install the packages of an extra if one of them is missing."""
     try:
-        return pkgutil.resolve_name(f"keras_attention_apps.{program}.{place}")
+        yield
     except ModuleNotFoundError as error:
-        if _is_ours(error) or command not in EXTRAS:
+        if _is_ours(error):
             raise
         raise UserError(
-            f"the command needs the extra {command}: "
-            f'pip install ".[{command}]" ({error})'
+            f'the command needs the extra {extra}: pip install ".[{extra}]" ({error})'
         ) from error
 
 
@@ -169,16 +164,18 @@ def _collect_rarely():
     atexit.register(gc.freeze)
 
 
-def main(name, description, commands, *, presets, task, argv, texts=()):
+def main(name, description, commands, call, *, presets, load_task, argv, texts=()):
     """Parse a command line, run the command, and return the exit code.
 
     Args:
-        commands: Dict from the names of commands to pairs: the dataclass of their
-            options, or an instance with other defaults; and the place of their
-            function, which is imported when it is called, so that `--help` need not
-            wait for Keras. If it returns an integer, that is the exit code. Every
-            program also has `average`.
-        task: Place of the program's subclass of `Task`.
+        name, description: Name of the program, and text of `--help`.
+        commands: Dict from the names of commands to the dataclasses of their options,
+            or to an instance with other defaults. Every program also has `average`.
+        call: Function from the options to the result of their command. It imports what
+            the command needs, so that `--help` need not wait for Keras. An integer is
+            the exit code; another result means success.
+        presets: Folder of the shipped presets.
+        load_task: Function that imports the program's subclass of `Task`.
         argv: The arguments. If `None`, those of the process, which runs nothing else.
         texts: Dict from commands to other texts of `--help` than their docstrings.
     """
@@ -186,14 +183,14 @@ def main(name, description, commands, *, presets, task, argv, texts=()):
         _collect_rarely()
         argv = sys.argv[1:]
     argv = list(argv)
-    commands = {**commands, "average": (AverageConfig, f"{task}.average")}
+    commands = {**commands, "average": AverageConfig}
     is_quiet = QUIET in argv
     argv = [x for x in argv if x != QUIET]
 
     def subcommands(**changes):
         """Return all commands as a type; `changes` are new defaults of a training."""
         found = []
-        for command, (options, _) in commands.items():
+        for command, options in commands.items():
             text = dict(texts).get(command) or _paragraphs(options)
             if command not in argv[:1]:
                 # The list of all commands has one line for each.
@@ -210,7 +207,7 @@ def main(name, description, commands, *, presets, task, argv, texts=()):
 
     def read_config(preset):
         quiet_tensorflow()
-        return _imported(name, task).read_config(preset)
+        return load_task().read_config(preset)
 
     def run_command():
         if argv == ["--version"]:
@@ -230,8 +227,10 @@ def main(name, description, commands, *, presets, task, argv, texts=()):
         with shown, _resuming(config), at_most(limit), warnings.catch_warnings():
             # Pillow warns about some files although it can read them.
             warnings.filterwarnings("ignore", module="PIL")
-            _, place = commands[first]
-            result = _imported(name, place, first)(config)
+            if isinstance(config, AverageConfig):
+                result = load_task().average(config)
+            else:
+                result = call(config)
         return result if isinstance(result, int) else 0
 
     return run(name, run_command)
@@ -258,6 +257,7 @@ def _resuming(config):
 
 
 def version():
+    """Return the version of the installed distribution."""
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

@@ -5,15 +5,14 @@ import sys
 from keras_attention_apps.common import cli
 from keras_attention_apps.nmt import config
 
-# The options of each command, and where its function is.
 COMMANDS = {
-    "translate": (config.TranslateConfig, "commands.translate:translate"),
-    "evaluate": (config.EvaluateConfig, "commands.evaluate:evaluate"),
-    "calibrate": (config.CalibrateConfig, "commands.evaluate:calibrate"),
-    "export": (config.ExportConfig, "commands.export:export"),
-    "web": (config.WebConfig, "web:serve_page"),
-    "serve": (config.ServeConfig, "serve:serve"),
-    "train": (config.TRAINING, "training.train:train"),
+    "translate": config.TranslateConfig,
+    "evaluate": config.EvaluateConfig,
+    "calibrate": config.CalibrateConfig,
+    "export": config.ExportConfig,
+    "web": config.WebConfig,
+    "serve": config.ServeConfig,
+    "train": config.TRAINING,
 }
 
 
@@ -23,10 +22,39 @@ def main(argv=None):
         "nmt",
         "Translate, and show word alignments.",
         COMMANDS,
+        call,
         presets=config.PRESETS,
-        task="inference:Translator",
+        load_task=_load_task,
         argv=argv,
     )
+
+
+def call(options):
+    """Run the command with these options; each imports only what it needs."""
+    match options:
+        case config.TranslateConfig():
+            from keras_attention_apps.nmt.commands.translate import translate as run
+        case config.EvaluateConfig():
+            from keras_attention_apps.nmt.commands.evaluate import evaluate as run
+        case config.CalibrateConfig():
+            from keras_attention_apps.nmt.commands.evaluate import calibrate as run
+        case config.ExportConfig():
+            from keras_attention_apps.nmt.commands.export import export as run
+        case config.WebConfig():
+            with cli.needing("web"):
+                from keras_attention_apps.nmt.web import serve_page as run
+        case config.ServeConfig():
+            with cli.needing("serve"):
+                from keras_attention_apps.nmt.serve import serve as run
+        case config.TrainConfig():
+            from keras_attention_apps.nmt.training.train import train as run
+    return run(options)
+
+
+def _load_task():
+    from keras_attention_apps.nmt.inference import Translator
+
+    return Translator
 
 
 if __name__ == "__main__":

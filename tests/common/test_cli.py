@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from keras_attention_apps.common.cli import main, run
@@ -93,10 +92,9 @@ def test_an_interruption_has_exit_code_130():
 
 def program(argv, call=lambda config: None):
     """Run a program that trains and reads, and return its exit code."""
-    commands = {"train": (TrainConfig, "place"), "read": (ReadConfig, "place")}
-    names = {"presets": Path("nowhere"), "task": "task", "argv": argv}
-    with mock.patch("pkgutil.resolve_name", lambda name: call):
-        return main("program", "Trains and reads.", commands, **names)
+    commands = {"train": TrainConfig, "read": ReadConfig}
+    names = {"presets": Path("nowhere"), "load_task": None, "argv": argv}
+    return main("program", "Trains and reads.", commands, call, **names)
 
 
 @dataclasses.dataclass(frozen=True)
