@@ -14,6 +14,7 @@ from keras_attention_apps.captioner.config import (
 )
 from keras_attention_apps.captioner.images import ImageError, read_array
 from keras_attention_apps.captioner.text import Vocabulary, detokenize
+from keras_attention_apps.common import models
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.hypotheses import (
@@ -23,12 +24,6 @@ from keras_attention_apps.common.hypotheses import (
     hypotheses,
 )
 from keras_attention_apps.common.litert import LiteTask
-from keras_attention_apps.common.models import (
-    Runtimes,
-    loading,
-    member_folders,
-    read_config,
-)
 from keras_attention_apps.common.options import Range
 from keras_attention_apps.common.text import StoredTokenizer
 
@@ -246,7 +241,7 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
         array = self._read(image)
         if isinstance(array, ImageError):
             return array
-        with loading(self.path, self.noun):
+        with models.loading(self.path, self.noun):
             found = self._run_search(run, signature, n_best, images=array[None])
             return list(map(self._caption, found))
 
@@ -257,7 +252,7 @@ def _on_keras():
     return Captioner
 
 
-RUNTIMES = Runtimes(_on_keras, LiteCaptioner, max_litert_inputs=10_000)
+RUNTIMES = models.Runtimes(_on_keras, LiteCaptioner, max_litert_inputs=10_000)
 
 
 def check_maps(maps):
@@ -268,8 +263,8 @@ def check_maps(maps):
 
 def member_configs(model):
     """Return the `ModelConfig` of each model of a captioner, without Keras."""
-    folders = member_folders(model, presets=PRESETS, noun="captioner")
-    return [read_config(x, kind=ModelConfig, noun="captioner") for x in folders]
+    folders = models.member_folders(model, presets=PRESETS, noun="captioner")
+    return [models.read_config(x, kind=ModelConfig, noun="captioner") for x in folders]
 
 
 def check_inference(chosen):

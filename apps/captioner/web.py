@@ -18,14 +18,8 @@ from keras_attention_apps.captioner.images import ImageError, image_to_array, re
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.models import Models, name_of
+from keras_attention_apps.common.web import markup
 from keras_attention_apps.common.web.guard import MEGABYTE, read_upload
-from keras_attention_apps.common.web.markup import (
-    alert,
-    data_uri,
-    n_best_table,
-    placeholder,
-    unsure_mark,
-)
 from keras_attention_apps.common.web.page import (
     LAYOUT,
     RESULTS,
@@ -117,7 +111,7 @@ class CaptionPage(Models):
             photo = self.read_upload(path)
         except UserError as error:
             upload = gr.update(value=None, label=PHOTOGRAPH)
-            return upload, None, alert(error), shown("")
+            return upload, None, markup.alert(error), shown("")
         return _uploaded(photo, os.path.basename(path)), photo, gr.skip(), gr.skip()
 
     def read_sample(self):
@@ -128,14 +122,14 @@ class CaptionPage(Models):
     def show_captions(self, photo, best, n_best, *options):
         if photo is None:
             # The browser still has the list of its captions.
-            return alert(REMOVED) if best else gr.skip(), *_HIDDEN
+            return markup.alert(REMOVED) if best else gr.skip(), *_HIDDEN
         try:
             found = self.captions(photo, search_options(*options), n_best=n_best)
         except UserError as error:
-            return alert(error), *_HIDDEN
+            return markup.alert(error), *_HIDDEN
         title = name_of(self.config.model.name)
         figure = overlays.caption_figure(photo, found[0], title, 0)
-        table = n_best_table("caption", found)
+        table = markup.n_best_table("caption", found)
         return figure, shown(table), gr.update(visible=True), shown("")
 
     @revealed
@@ -164,7 +158,7 @@ class CaptionPage(Models):
         """Yield the table of many images whenever another one has its caption."""
         if len(paths) > MAX_FILES:
             error = f"expected at most {MAX_FILES} images. Received: {len(paths)}"
-            yield None, alert(error)
+            yield None, markup.alert(error)
             return
         rows = []
         for path in paths:
@@ -186,14 +180,14 @@ class CaptionPage(Models):
         except UserError as error:
             return {**row, "error": str(error)}
         unsure = "" if caption.unsure is None else str(caption.unsure).lower()
-        thumbnail = data_uri(photo.preview, "image/jpeg")
+        thumbnail = markup.data_uri(photo.preview, "image/jpeg")
         given = {"caption": caption.text, "unsure": unsure, "thumbnail": thumbnail}
-        return {**row, **given, "mark": unsure_mark(caption)}
+        return {**row, **given, "mark": markup.unsure_mark(caption)}
 
 
 def _uploaded(photo, name):
     """Return an update of the upload, which shows a photograph and its name."""
-    preview = data_uri(photo.preview, "image/jpeg")
+    preview = markup.data_uri(photo.preview, "image/jpeg")
     return gr.update(value=preview, label=f"{PHOTOGRAPH}: {name}")
 
 
@@ -230,7 +224,7 @@ def _one_image(models):
             sample = gr.Button("Use the sample photograph", size="md")
         with gr.Column(min_width=280):
             with gr.Row(elem_classes=RESULTS):
-                result = gr.HTML(placeholder(HINT))
+                result = gr.HTML(markup.placeholder(HINT))
                 other = gr.HTML(visible=False)
             best = gr.HTML(visible=False)
             draw = gr.Button("Draw the sheet of all maps", size="sm", visible=False)
@@ -270,7 +264,7 @@ def _many_images(models):
         height=180,
     )
     hint = "A table of captions appears here, to correct and to download."
-    table = gr.HTML(placeholder(hint))
+    table = gr.HTML(markup.placeholder(hint))
     in_turn(upload.upload, event(models.caption_many, upload, [upload, table]))
 
 

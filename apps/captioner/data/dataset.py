@@ -63,15 +63,11 @@ NO_CAPTIONS += ("dataset_dict.json",)
 
 
 def read_dataset(directory, split):
-    """Return the `CaptionedImage`s of one split, in the order of its files.
+    """Return the `CaptionedImage`s of one of the `SPLITS`, in the order of its files.
 
-    Captions without a word, images without captions and missing files are left out, and
-    counted in warnings.
-
-    Args:
-        directory: Path of the data set, or of its folder of images or texts if the
-            other folder is next to it.
-        split: One of the `SPLITS`.
+    The directory may also be the folder of images or texts of a data set, if the other
+    folder is next to it. Captions without a word, images without captions and missing
+    files are left out, and counted in warnings.
     """
     if split not in SPLITS:
         raise unexpected("split", f"one of {list_some(SPLITS)}", repr(split))

@@ -12,11 +12,7 @@ from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.distribution import share_of_replica
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network.base import (
-    DecoderNetwork,
-    DeepOutput,
-    Ensemble,
-)
+from keras_attention_apps.common.network import base
 from keras_attention_apps.common.network.transformer import (
     TransformerDecoder,
     embed,
@@ -58,7 +54,7 @@ class LossOptions:
     entropy_weight: float = 0.002
 
 
-class CaptionNetwork(DecoderNetwork):
+class CaptionNetwork(base.DecoderNetwork):
     """Base class of the networks: images or their features in, logits and maps out.
 
     Subclasses call `add_embeddings`, and implement `build`, `decode`, `begin` and
@@ -277,7 +273,7 @@ class ShowAttendTell(CaptionNetwork):
             gate=True,
         )
         self.decoder = AttentionDecoder(cell)
-        self.readout = DeepOutput(config.embedding_units, dropout=config.dropout)
+        self.readout = base.DeepOutput(config.embedding_units, dropout=config.dropout)
         # Weight files of captioners store this layer under the name `from_output`.
         self.readout.from_output = self.readout.from_state
 
@@ -402,7 +398,7 @@ class TransformerCaptioner(CaptionNetwork):
         return hidden, state, {"weights": weights}
 
 
-class CaptionEnsemble(Ensemble):
+class CaptionEnsemble(base.Ensemble):
     """Caption networks that share one CNN, which sees every image once."""
 
     @property

@@ -70,11 +70,8 @@ class SelfCriticalCaptions(SelfCritical):
 class CiderReward:
     """CIDEr-D of single captions, with the document frequencies of all references.
 
-    END counts as a word, so that a caption that breaks off after "with a" has a lower
-    reward than a complete one.
-
-    Args:
-        references: For each image, its captions as strings.
+    `references` are the captions of each image. END counts as a word, so that a caption
+    that breaks off after "with a" has a lower reward than a complete one.
 
     Reference:
         [Vedantam et al., 2015](https://arxiv.org/abs/1411.5726); the end token as in
@@ -108,13 +105,10 @@ class CiderReward:
 
 
 class BleuReward:
-    """BLEU-4 of single captions.
+    """BLEU-4 of single captions; `references` are the captions of each image.
 
     Add-one smoothing for n >= 2: otherwise the reward of a caption without a correct
     4-gram would be zero.
-
-    Args:
-        references: For each image, its captions as strings.
 
     Reference:
         [Papineni et al., 2002](https://aclanthology.org/P02-1040), smoothed as in
