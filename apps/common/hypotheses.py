@@ -7,15 +7,10 @@ import dataclasses
 import os
 
 import numpy as np
+from keras_attention_apps.common import options
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import is_litert, resolved
 from keras_attention_apps.common.models import update_sealed
-from keras_attention_apps.common.options import (
-    Fraction,
-    LogProbability,
-    Natural,
-    from_json,
-)
 
 # Lower bound of the scores of possible hypotheses; a search gives impossible ones -1e9.
 MIN_SCORE = -1e8
@@ -115,12 +110,12 @@ class Calibration:
     """
 
     data: str
-    count: Natural
-    levels: list[Fraction]
-    quantiles: list[LogProbability]
+    count: options.Natural
+    levels: list[options.Fraction]
+    quantiles: list[options.LogProbability]
     out_of_domain: str | None = None
-    auc: Fraction | None = None
-    threshold: LogProbability | None = None
+    auc: options.Fraction | None = None
+    threshold: options.LogProbability | None = None
 
     @classmethod
     def measured(cls, data, outputs, out_of_domain=None, others=()):
@@ -170,7 +165,7 @@ class Described:
         self.purpose = purpose
         self.calibration = None
         if calibration is not None:
-            found = self.calibration = from_json(Calibration, calibration)
+            found = self.calibration = options.from_json(Calibration, calibration)
             if not 0 < len(found.levels) == len(found.quantiles):
                 raise UserError(
                     "a calibration needs as many quantiles as levels, at least one. "

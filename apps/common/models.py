@@ -11,25 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from keras_attention_apps.common import files
 from keras_attention_apps.common.errors import (
     UserError,
     did_you_mean,
     listed,
     printable,
     reason,
-)
-from keras_attention_apps.common.files import (
-    LITERT,
-    SizeLimitError,
-    check_file,
-    check_local,
-    expanded,
-    holds,
-    is_litert,
-    opened,
-    read_json,
-    resolved,
-    write_json,
 )
 from keras_attention_apps.common.options import from_json
 
@@ -40,27 +28,27 @@ DIGEST_KEY = "digest"
 SUMS = "SHA256SUMS"
 
 
-def write_sealed(path, value, files=()):
+def write_sealed(path, value, names=()):
     """Write a dict as JSON, with digests; return the dict that was written."""
     content = json.loads(json.dumps(value, default=str))
     content[FILE_DIGESTS_KEY] = {
-        name: digest_of_file(path.parent / name) for name in files
+        name: digest_of_file(path.parent / name) for name in names
     }
     content[DIGEST_KEY] = _digest(content)
-    write_json(path, content)
+    files.write_json(path, content)
     return content
 
 
 def update_sealed(path, entries):
     """Replace some entries of a JSON file; those of the digests of files stay."""
     content = {**read_sealed(path), **entries}
-    write_json(path, {**content, DIGEST_KEY: _digest(content)})
+    files.write_json(path, {**content, DIGEST_KEY: _digest(content)})
 
 
 def read_sealed(path):
     """Return the dict of a JSON file."""
     try:
-        content = read_json(path)
+        content = files.read_json(path)
     except UserError:
         raise
     except ValueError as error:
@@ -90,10 +78,10 @@ def write_sums(folder):
 
     `sha256sum --check SHA256SUMS` in the folder verifies them.
     """
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
     lines = [
         f"{digest_of_file(path)}  {path.relative_to(folder).as_posix()}\n"
-        for path in files
+        for path in paths
     ]
     (folder / SUMS).write_text("".join(lines), encoding="utf-8", newline="\n")
 
@@ -121,7 +109,7 @@ def _digest(content):
 
 def digest_of_file(path):
     """Return the SHA-256 digest of a file in hexadecimal digits."""
-    with opened(path) as file:
+    with files.opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -144,15 +132,15 @@ BEST = "model"
 
 def find_preset(name_or_path, presets):
     """Return the folder of a shipped preset or of a trained model, which exists."""
-    check_local(name_or_path)
-    path = expanded(name_or_path)
+    files.check_local(name_or_path)
+    path = files.expanded(name_or_path)
     is_name = str(name_or_path) == path.name
     for folder in (presets / path, path) if is_name else (path,):
         if (folder / CONFIG).is_file():
             return folder
     known = [path.parent.name for path in presets.glob(f"*/{CONFIG}")]
     inside = path / BEST
-    if holds(inside, MODEL_FILES):
+    if files.holds(inside, MODEL_FILES):
         hint = f". Its model is {str(inside)!r}"
     else:
         hint = did_you_mean(name_or_path, known)
@@ -165,7 +153,7 @@ def find_preset(name_or_path, presets):
 def split_names(name_or_path):
     """Return the names of the models of `"a+b"`; an existing path is not split."""
     name = str(name_or_path)
-    exists = expanded(name).exists()
+    exists = files.expanded(name).exists()
     return [name_or_path] if exists or "+" not in name else name.split("+")
 
 
@@ -219,8 +207,8 @@ def _check_count(models):
 
 def _member(folder, name, presets):
     """Return the folder of a member inside that of an ensemble, or of its preset."""
-    inside = folder / name
-    if resolved(inside).is_relative_to(resolved(folder)) and inside.is_dir():
+    inside, outer = folder / name, files.resolved(folder)
+    if files.resolved(inside).is_relative_to(outer) and inside.is_dir():
         return inside
     if Path(name).name == name and (presets / name / CONFIG).is_file():
         return presets / name
@@ -240,17 +228,17 @@ def _listed_members(content):
 
 def find_litert(name_or_path, presets):
     """Return the path of a `.tflite` file, or of that of a preset or a folder."""
-    path = expanded(name_or_path)
-    if is_litert(path):
+    path = files.expanded(name_or_path)
+    if files.is_litert(path):
         return path
     is_joined = len(split_names(name_or_path)) > 1
     folder = None if is_joined else find_preset(name_or_path, presets)
-    if folder is None or not (folder / LITERT).is_file():
+    if folder is None or not (folder / files.LITERT).is_file():
         raise UserError(
             f"{str(name_or_path)!r} has no LiteRT file. The command export writes one, "
             "such as my.tflite, which is given as --model"
         )
-    return folder / LITERT
+    return folder / files.LITERT
 
 
 # Errors of files and values, of the C++ code of SentencePiece, LiteRT and the backends,
@@ -263,7 +251,7 @@ def loading(model, noun):
     """Replace errors of loading a model by a `UserError` that names the model."""
     try:
         yield
-    except SizeLimitError:
+    except files.SizeLimitError:
         raise
     except _ERRORS as error:
         raise UserError(f"{model} is not a complete {noun}: {reason(error)}") from error
@@ -275,14 +263,14 @@ def model_names(folder):
     Other libraries also write `MODEL_FILES`, but no configuration with a `"model"`.
     """
     try:
-        content = read_json(folder / CONFIG)
+        content = files.read_json(folder / CONFIG)
     except (OSError, ValueError):
         return set()
     if not (isinstance(content, dict) and isinstance(content.get("model"), dict)):
         return set()
-    files = content.get(FILE_DIGESTS_KEY, {})
-    is_model = isinstance(files, dict) and holds(folder, MODEL_FILES)
-    return {*MODEL_FILES, LITERT, *files} if is_model else set()
+    digests = content.get(FILE_DIGESTS_KEY, {})
+    is_model = isinstance(digests, dict) and files.holds(folder, MODEL_FILES)
+    return {*MODEL_FILES, files.LITERT, *digests} if is_model else set()
 
 
 def read_config(folder, *, kind, noun):
@@ -339,7 +327,7 @@ class Runtimes:
         from keras_attention_apps.common.hypotheses import check_n_best
 
         changes = changes_in(options)
-        if is_litert(model) or config.runtime == "litert":
+        if files.is_litert(model) or config.runtime == "litert":
             # A LiteRT file loads quickly, and has its own beam width.
             return self._requested_litert(model, config, changes, search, needs_keras)
         # Checked before Keras loads the model, which takes seconds.
@@ -377,33 +365,33 @@ class Runtimes:
 
     def files(self, model):
         """Return the files of a model; an empty list if there is no model."""
-        if is_litert(model):
+        if files.is_litert(model):
             return [model]
         lite = self.litert
-        files = (*MODEL_FILES, LITERT, lite.tokenizer_type.file_name)
+        own = (*MODEL_FILES, files.LITERT, lite.tokenizer_type.file_name)
         try:
             named = [find_preset(x, lite.presets) for x in split_names(model)]
             members = member_folders(model, presets=lite.presets, noun=lite.noun)
         except UserError:
             return []
-        return [x / file for x in dict.fromkeys([*named, *members]) for file in files]
+        return [x / name for x in dict.fromkeys([*named, *members]) for name in own]
 
     def described_files(self, model):
         """Return the files of a model that have its calibration; check each."""
-        files = [expanded(model)]
-        if not is_litert(model):
+        paths = [files.expanded(model)]
+        if not files.is_litert(model):
             folder = find_preset(model, self.litert.presets)
-            files = [x for x in (folder / LITERT, folder / CONFIG) if x.exists()]
-        for path in files:
-            check_file(path)
-        return files
+            paths = [x for x in (folder / files.LITERT, folder / CONFIG) if x.exists()]
+        for path in paths:
+            files.check_file(path)
+        return paths
 
     def with_absolute_paths(self, model):
         """Return a name of the same model that is valid in every working directory."""
         presets, names = self.litert.presets, []
         for name in split_names(model):
-            path = expanded(name)
-            if not is_litert(name):
+            path = files.expanded(name)
+            if not files.is_litert(name):
                 with contextlib.suppress(UserError):
                     path = find_preset(name, presets)
             is_path = path.exists() and path.parent != presets
@@ -446,10 +434,10 @@ class Runtimes:
         folder = find_preset(model, lite.presets)
         from keras_attention_apps.common.litert import available
 
-        if not ((folder / LITERT).is_file() and available()):
+        if not ((folder / files.LITERT).is_file() and available()):
             return None
         try:
-            found = lite(folder / LITERT, threads=threads)
+            found = lite(folder / files.LITERT, threads=threads)
             _check_options(found, folder)
             return found
         except UserError as error:
@@ -472,8 +460,9 @@ def _check_options(lite, folder):
         return
     for name, value in lite.options.items():
         if options.get(name, value) != value:
+            path = folder / files.LITERT
             raise UserError(
-                f"{folder / LITERT} has {name}={value}, and its folder {options[name]}"
+                f"{path} has {name}={value}, and its folder {options[name]}"
             )
 
 

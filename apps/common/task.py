@@ -7,13 +7,8 @@ from typing import Any, Self
 
 import keras
 import numpy as np
-from keras_attention_apps.common import models
+from keras_attention_apps.common import files, models
 from keras_attention_apps.common.errors import UserError, counted
-from keras_attention_apps.common.files import (
-    atomic_folder,
-    check_distinct,
-    check_folder,
-)
 from keras_attention_apps.common.hypotheses import Described
 from keras_attention_apps.common.models import CONFIG, WEIGHTS, read_sealed
 from keras_attention_apps.common.network.base import Ensemble, SearchModel, computing_in
@@ -138,9 +133,9 @@ class Task(Described):
     @classmethod
     def average(cls, config):
         """Write the average of several models, as an `AverageConfig` describes it."""
-        check_distinct(config.models, config.output, whole=False)
+        files.check_distinct(config.models, config.output, whole=False)
         # A user who forgets the output must not lose the first model.
-        check_folder(config.output)
+        files.check_folder(config.output)
         averaged = average_models(config.models, cls.from_preset)
         averaged.save(config.output, average_of=[path.name for path in config.models])
         count = counted(len(config.models), "model")
@@ -205,7 +200,7 @@ class Task(Described):
         and `metadata` are more entries of `config.json`, such as how it was trained.
         """
         self.check_single("saving")
-        with atomic_folder(folder, models.model_names) as temporary:
+        with files.atomic_folder(folder, models.model_names) as temporary:
             self.tokenizer.save(temporary)
             save_model(self.network, temporary / WEIGHTS)
             if card:
@@ -215,7 +210,7 @@ class Task(Described):
                 {"model": dataclasses.asdict(self.config)}
                 | self.description
                 | metadata,
-                files=(self.tokenizer.file_name, WEIGHTS),
+                names=(self.tokenizer.file_name, WEIGHTS),
             )
 
     def _cached_search_model(self, key, search, max_length, **options):

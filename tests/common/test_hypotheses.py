@@ -85,7 +85,7 @@ def test_an_invalid_description_is_refused(entries, error):
 def test_entries_of_a_sealed_file_are_replaced(tmp_path):
     (tmp_path / "weights").write_text("1")
     path = tmp_path / "config.json"
-    before = write_sealed(path, {"model": {"units": 3}}, files=["weights"])
+    before = write_sealed(path, {"model": {"units": 3}}, names=["weights"])
     # Another file of weights keeps its wrong digest.
     (tmp_path / "weights").write_text("2")
 

@@ -144,7 +144,7 @@ class Checkpoints:
         self._written = write_sealed(
             self.directory / PROGRESS,
             {**dataclasses.asdict(self.progress), "config": self._config},
-            files=filter(None, [self.progress.weights]),
+            names=filter(None, [self.progress.weights]),
         )
         for file in self.directory.iterdir():
             if WEIGHTS.fullmatch(file.name) and file.name not in kept:
