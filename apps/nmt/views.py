@@ -4,16 +4,7 @@ import html
 import re
 
 import numpy as np
-from keras_attention_apps.common.web.markup import (
-    MIN_WEIGHT,
-    download,
-    headline,
-    note,
-    notebook_headline,
-    table,
-    unsure_note,
-    words,
-)
+from keras_attention_apps.common.web import markup
 
 # Name of the end of the sentence among the words that are attended to.
 END_LABEL = "end"
@@ -26,7 +17,7 @@ LEFT, RIGHT = 40, 60
 def alignment_figure(translation, title, number):
     """Return the words of both sentences, and lines of the attention between them."""
     if not translation.words:
-        return note("There is nothing to translate.")
+        return markup.note("There is nothing to translate.")
     weights, rows, first_source, first_target = _layout(translation)
     items = "".join(
         f'<li dir="auto">{html.escape(word)}</li>' for word in translation.source_words
@@ -35,19 +26,20 @@ def alignment_figure(translation, title, number):
         _lines(row, first_source + 0.5, first_target + 0.5 + i, rows)
         for i, row in enumerate(weights)
     ]
-    choices = words(
+    choices = markup.words(
         translation.words,
         layers,
         group=f"figure-{number}",
         label=f"Words of the translation by {title}: choose one to see where it looked",
         chosen=int(np.argmax(translation.weights.max(axis=1))),
     )
-    cut = note("The sentence is too long and was cut.") if translation.cut else ""
+    remark = "The sentence is too long and was cut."
+    cut = markup.note(remark) if translation.cut else ""
     return (
         f'<figure class="ka-figure ka-alignment" style="--rows:{rows};'
         f'--source:{first_source};--target:{first_target}">'
-        f"{headline(translation.text, kind='Translation')}{cut}"
-        f'{unsure_note(translation)}<div class="ka-rows">'
+        f"{markup.headline(translation.text, kind='Translation')}{cut}"
+        f'{markup.unsure_note(translation)}<div class="ka-rows">'
         f'<ol aria-label="Source words">{items}<li class="ka-end">{END_LABEL}</li></ol>'
         f"{choices}</div><figcaption><b>{html.escape(title)}</b>: the wider a line, "
         "the more a word looked there</figcaption></figure>"
@@ -66,7 +58,7 @@ def _lines(row, first_source, target, rows):
     """Return the lines and bars from one target word to the source words."""
     shapes = []
     for i, weight in enumerate(row):
-        if weight >= MIN_WEIGHT:
+        if weight >= markup.MIN_WEIGHT:
             source, share = first_source + i, min(float(weight), 1.0)
             shapes.append(
                 f'<rect x="{LEFT * (1 - share):.2f}" y="{source - 0.45:.2f}" '
@@ -89,13 +81,13 @@ def notebook_html(translation):
 
     The lines are as wide and as dark as the weights are large.
     """
-    head = notebook_headline(translation, translation.text)
+    head = markup.notebook_headline(translation, translation.text)
     weights, rows, first_source, first_target = _layout(translation)
     left, right = _WORDS, _WORDS + _LINES
     shapes = []
     for i, row in enumerate(weights):
         for j, weight in enumerate(row):
-            if weight >= MIN_WEIGHT:
+            if weight >= markup.MIN_WEIGHT:
                 share = min(float(weight), 1.0)
                 shapes.append(
                     f'<line x1="{left + 6}" y1="{(first_source + j + 0.5) * _ROW:.1f}" '
@@ -150,12 +142,12 @@ def _cell(weight):
 def lines_table(rows):
     """Return lines and their translations as a table."""
     headers = ["line", "source", "translation", "note"]
-    return table(headers, rows, label=f"{len(rows)} lines")
+    return markup.table(headers, rows, label=f"{len(rows)} lines")
 
 
 def text_link(translations):
     """Return a link to download translations, one a line."""
-    return download(
+    return markup.download(
         "".join(f"{text}\n" for text in translations).encode(),
         name="translations.txt",
         text="Download the translations",

@@ -8,14 +8,8 @@ import gradio as gr
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import utf8_lines
 from keras_attention_apps.common.models import Models, name_of
+from keras_attention_apps.common.web import markup
 from keras_attention_apps.common.web.guard import MEGABYTE, read_upload
-from keras_attention_apps.common.web.markup import (
-    alert,
-    figures,
-    n_best_table,
-    placeholder,
-    unsure_mark,
-)
 from keras_attention_apps.common.web.page import (
     LAYOUT,
     RESULTS,
@@ -77,10 +71,10 @@ class TranslationPage(Models):
         try:
             found = self.translations(sentence, search, n_best=n_best)
         except UserError as error:
-            return alert(error), shown(""), shown("")
+            return markup.alert(error), shown(""), shown("")
         title = name_of(self.config.model.name)
         figure = views.alignment_figure(found[0], title, 0)
-        table = n_best_table("translation", found) if found[0].words else ""
+        table = markup.n_best_table("translation", found) if found[0].words else ""
         return figure, shown(table), shown(views.heat_map(found[0]))
 
     @revealed
@@ -91,7 +85,7 @@ class TranslationPage(Models):
         for number, other in enumerate(self.others, start=1):
             (best,) = self.translations(sentence, search, other=other)
             found.append(views.alignment_figure(best, name_of(other), number))
-        return figures(*found)
+        return markup.figures(*found)
 
     def translate(self, sentence, n_best, beam_size, length_penalty):
         """Translate a sentence; the result is a list of translations, best first."""
@@ -108,11 +102,11 @@ class TranslationPage(Models):
             for sentence in _sentences(content, name):
                 (found,) = self.translations(sentence, {})
                 number = str(len(rows) + 1)
-                rows.append([number, sentence, found.text, unsure_mark(found)])
+                rows.append([number, sentence, found.text, markup.unsure_mark(found)])
                 if len(rows) % LINES_AT_ONCE == 0:
                     yield gr.skip(), "", views.lines_table(rows)
         except UserError as error:
-            yield None, "", alert(error)
+            yield None, "", markup.alert(error)
             return
         link = views.text_link([text for _, _, text, _ in rows])
         yield None, link, views.lines_table(rows)
@@ -164,7 +158,7 @@ def _one_sentence(models):
         with gr.Column(min_width=280):
             with gr.Row(elem_classes=RESULTS):
                 where = f" into {target}" if target else ""
-                result = gr.HTML(placeholder(f"The translation{where} {HINT}"))
+                result = gr.HTML(markup.placeholder(f"The translation{where} {HINT}"))
                 others = gr.HTML(visible=False)
             with gr.Row(elem_classes=RESULTS):
                 best = gr.HTML(visible=False)
@@ -203,7 +197,7 @@ def _text_file(models):
     )
     link = gr.HTML()
     table = gr.HTML(
-        placeholder("A table of translations appears here, to download as text.")
+        markup.placeholder("A table of translations appears here, to download as text.")
     )
     outputs = [upload, link, table]
     in_turn(upload.upload, event(models.translate_file, upload, outputs))

@@ -7,22 +7,8 @@ import itertools
 import sys
 from pathlib import Path
 
+from keras_attention_apps.common import files
 from keras_attention_apps.common.errors import UserError, counted, printable
-from keras_attention_apps.common.files import (
-    STANDARD_INPUT,
-    atomic_path,
-    check_distinct,
-    check_file,
-    check_input,
-    check_read_once,
-    check_standard_input,
-    decoded,
-    opened,
-    read_file,
-    to_json,
-    utf8_lines,
-    write_or_print,
-)
 from keras_attention_apps.common.hypotheses import rounded_score
 from keras_attention_apps.common.output import (
     DELIMITERS,
@@ -88,7 +74,7 @@ def translate(config):
     with contextlib.ExitStack() as stack:
         file = sys.stdout
         if config.output:
-            temporary = stack.enter_context(atomic_path(config.output))
+            temporary = stack.enter_context(files.atomic_path(config.output))
             file = stack.enter_context(
                 open(temporary, "w", encoding="utf-8", newline="")
             )
@@ -120,21 +106,21 @@ def _check(config):
     """Raise a `UserError` for invalid options, or combinations of them."""
     lines = config.input
     if lines is not None:
-        check_input(lines)
+        files.check_input(lines)
     elif not config.sentences:
-        check_standard_input("sentences, --input, or lines on the standard input")
-        lines = STANDARD_INPUT
-    check_read_once(lines, config.glossary)
+        files.check_standard_input("sentences, --input, or lines on the standard input")
+        lines = files.STANDARD_INPUT
+    files.check_read_once(lines, config.glossary)
     if config.output is None and config.plot is None:
         return
     inputs = [*RUNTIMES.files(config.model.name), lines, config.glossary]
     if config.output is not None:
         _check_format(config)
-        check_file(config.output)
-        check_distinct(inputs, config.output)
+        files.check_file(config.output)
+        files.check_distinct(inputs, config.output)
     if config.plot is not None:
         _check_plot(config)
-        check_distinct([*inputs, config.output], config.plot, whole=False)
+        files.check_distinct([*inputs, config.output], config.plot, whole=False)
 
 
 def _check_format(config):
@@ -165,7 +151,7 @@ def _check_plot(config):
             "expected the name of a folder to write plots to. "
             f"Received a file: {str(config.plot)!r}"
         )
-    check_file(config.plot if is_file else config.plot / "0001.png")
+    files.check_file(config.plot if is_file else config.plot / "0001.png")
 
 
 def _is_plotted_alone(config):
@@ -194,9 +180,10 @@ def _with_file(config):
 
 def _translate_markup(config):
     """Translate the file of `--format`, and return the exit code."""
-    path = config.input or STANDARD_INPUT
+    path = config.input or files.STANDARD_INPUT
     is_html = config.format == "html"
-    text, encoding = decoded(read_file(path), printable(path), is_html=is_html)
+    content = files.read_file(path)
+    text, encoding = files.decoded(content, printable(path), is_html=is_html)
     translator = _load(config, text.count("\n") + 1)
     options = {
         "batch_size": config.batch_size,
@@ -208,7 +195,7 @@ def _translate_markup(config):
         found = translator.translate_html(text, language=language, **options)
     else:
         found = translator.translate_subtitles(text, **options)
-    write_or_print(config.output, encoded(found, encoding, is_html=is_html))
+    files.write_or_print(config.output, encoded(found, encoding, is_html=is_html))
     if config.output:
         note(f"nmt: wrote {printable(config.output)}")
     return 0
@@ -254,10 +241,10 @@ class _Lines:
             # The bytes of the command line, which need not be UTF-8.
             yield from (x.encode("utf-8", "surrogateescape") for x in self._sentences)
         elif self._input is None:
-            yield from utf8_lines(sys.stdin.buffer, self.name)
+            yield from files.utf8_lines(sys.stdin.buffer, self.name)
         else:
-            with opened(self._input) as file:
-                yield from utf8_lines(file, self.name)
+            with files.opened(self._input) as file:
+                yield from files.utf8_lines(file, self.name)
 
 
 def _probable(config, name, translations):
@@ -322,7 +309,7 @@ def _write(config, file, table, number, source, translations, kept):
             entry["mean_log_probability"] = max(map(rounded_score, translations))
         elif not several:
             (entry,) = found
-        print(to_json({"line": number, **entry}), file=file, flush=True)
+        print(files.to_json({"line": number, **entry}), file=file, flush=True)
         return
     for row in found or [{"alignment": []}]:
         alignment = " ".join(row["alignment"])
