@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from arrays import assert_close
 from combinations import quick_first
-from keras_attention_apps.common.training import runner
+from keras_attention_apps.common import distribution
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.training import train as training
@@ -79,13 +79,13 @@ def test_the_report_shows_translations_and_alignments(trained, corpus):
 def test_warm_up_and_average_are_short_where_the_training_is(
     corpus, tmp_path, monkeypatch, begin
 ):
-    given, optimizer = {}, runner.AdamW
+    given, optimizer = {}, distribution.AdamW
 
     def record(schedule, **options):
         given.update(options, schedule=schedule)
         return optimizer(schedule, **options)
 
-    monkeypatch.setattr(runner, "AdamW", record)
+    monkeypatch.setattr(distribution, "AdamW", record)
     arguments = command(
         corpus, tmp_path, **{"warm-up": 500, "epochs": 1, "batch-tokens": 60}
     )
