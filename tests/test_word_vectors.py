@@ -96,10 +96,7 @@ def test_missing_words_have_the_mean_and_deviation_of_the_others(rng):
         ([b"dog"], "Line 1 must be a word and 2 numbers, .* Received: 0 numbers"),
         ([b"2 3", b"dog 1 2 3"], "a word and 2 numbers, .* Received: 3 numbers"),
         ([b"dog 1 2 3"], "a word and 2 numbers, .* Received: 3 numbers"),
-        (
-            [b"a 1 2", b"dog 1"],
-            "Line 2 .* 2 numbers, .* Received: 1 numbers after 'dog'",
-        ),
+        ([b"a 1 2", b"dog 1"], "Line 2 .* 2 numbers, .*: 1 numbers after 'dog'"),
         ([b"1 2", b"\x00\xff\xfe"], "Line 2 .* binary .* Received: 0 numbers"),
         ([b"a 1 2", b"", b"dog nan 1"], "Line 3 .* Received for 'dog': 'nan 1'"),
         ([b"dog 1 -inf"], "Line 1 .* 2 finite numbers.* Received for 'dog': '1 -inf'"),

@@ -19,10 +19,7 @@ pytestmark = pytest.mark.usefixtures("cached_models")
         (["caption", "x.jpg", "--beam-size", "0"], "beam_size must be between 1 and"),
         (["caption", "x.jpg", "--n-best", "6"], "n_best must be between 1 and"),
         (["caption", "x.jpg", "--length-penalty", "-1"], "Received: -1"),
-        (
-            ["caption", "x.jpg", "--image-size", "0"],
-            "image_size must be between 1 and 4096",
-        ),
+        (["caption", "x.jpg", "--image-size", "0"], "image_size must be between 1"),
         (["caption", "x.jpg", "--overlay", "x.txt"], "Received: 'x.txt'"),
         (["caption", "x.jpg", "y.jpg", "--overlay", "x.png"], "Received: 'x.png'"),
         (["caption", "x.png", "--overlay", "x.png"], "not an input"),

@@ -269,10 +269,7 @@ def test_a_key_projection_that_is_built_keeps_its_precision():
         (["dot"], "score must be a Score, such as .* Received: 'dot'"),
         ([ka.DotScore], "score must be a Score, such as .* Received: <class"),
         ([ka.DotScore(), 8], "key_projection must be a Layer, such as .* Received: 8"),
-        (
-            [ka.DotScore(), None, "softmax", "local-p"],
-            "window must be a LocalWindow, such as .* Received: 'local-p'",
-        ),
+        ([ka.DotScore(), None, "softmax", "local-p"], "a LocalWindow, .*: 'local-p'"),
     ],
 )
 def test_wrong_parts_are_refused(parts, message):
