@@ -405,8 +405,7 @@ def _bilinear_weights(length, size):
         weights[i, n] = max(1 - |n + 1/2 - centre[i]| / reach, 0) / sum over n
         centre[i]     = (i + 1/2) length / size,  reach = max(length / size, 1)
 
-    Returns:
-        Sparse int32 tensor of shape `(size, length)`, 2**22 times the weights.
+    The sparse int32 tensor `(size, length)` has 2**22 times the weights.
     """
     scale = tf.cast(length, tf.float64) / size
     reach = tf.maximum(scale, 1.0)
