@@ -274,8 +274,6 @@ class ShowAttendTell(CaptionNetwork):
         )
         self.decoder = AttentionDecoder(cell)
         self.readout = base.DeepOutput(config.embedding_units, dropout=config.dropout)
-        # Weight files of captioners store this layer under the name `from_output`.
-        self.readout.from_output = self.readout.from_state
 
     @property
     def dropouts(self):
