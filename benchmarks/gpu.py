@@ -628,6 +628,8 @@ def main():
         return
     packages = {backend: backend for backend in BACKENDS} | {PYTORCH: "torch"}
     backends = [x for x in arguments.backends if importlib.util.find_spec(packages[x])]
+    for backend in sorted({*arguments.backends} - {*backends}):
+        print(f"{backend}: not installed, left out")
     end = time.monotonic() + 60 * arguments.minutes
     rows = [row for case in arguments.cases for row in rows_of(case)]
     found, notes = {}, []
