@@ -85,7 +85,7 @@ def rows_of(case):
 
 
 class Keras:
-    """What differs between the backends of Keras.
+    """Our code and the layers of Keras, on one backend of Keras.
 
     Attributes:
         device: Name of the GPU, or `None`.
@@ -529,11 +529,11 @@ class PyTorch:
 def work(backend, cases, precisions, rounds, steps):
     """Time all cases on a backend, and print a line of JSON for each result."""
 
-    def tell(**found):
+    def print_result(**found):
         print(json.dumps(found), flush=True)
 
     machine = PyTorch() if backend == PYTORCH else Keras()
-    tell(device=machine.device)
+    print_result(device=machine.device)
     sizes = sizes_of(machine.device)
     for case in cases:
         passes = PASSES if case in LAYERS else [None]
@@ -550,13 +550,13 @@ def work(backend, cases, precisions, rounds, steps):
                     # A candidate that fails is a result, too.
                     except Exception as error:
                         message = f"{type(error).__name__}: {error}".splitlines()[0]
-                        tell(**where, whose=whose, error=message[:300])
+                        print_result(**where, whose=whose, error=message[:300])
                 for _ in range(rounds):
                     for step, times in candidates.values():
                         times += [workers.timed(step) for _ in range(steps)]
                 for whose, (_, times) in candidates.items():
                     milliseconds = 1000 * statistics.median(times)
-                    tell(**where, whose=whose, milliseconds=milliseconds)
+                    print_result(**where, whose=whose, milliseconds=milliseconds)
 
 
 def results_of(backend, arguments, seconds):
