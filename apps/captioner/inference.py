@@ -69,12 +69,20 @@ class Captioner(BaseCaptioner, Task):
 
     build_network = staticmethod(build_network)
 
+    def parts_to_share(self, config):
+        # A CNN takes most of the time of building a network.
+        names = "backbone", "image_size"
+        same = all(getattr(config, x) == getattr(self.config, x) for x in names)
+        return {"backbone": self.network.backbone} if same else {}
+
     def member_network(self, other):
         """Return the network of another captioner for an ensemble with this one.
 
         It shares the CNN of this one, and has the same order of the words.
         """
         ours, theirs = self.network.backbone, other.network.backbone
+        if ours is theirs and self.tokenizer.content == other.tokenizer.content:
+            return other.network
         inputs = [(x.image_size, x.grid) for x in (self, other)]
         same_cnn = len(ours.weights) == len(theirs.weights) and all(
             np.array_equal(*map(keras.ops.convert_to_numpy, pair))

@@ -88,10 +88,12 @@ class Task(Described):
             ValueError: If there is no such preset or folder, it is incomplete, or an
                 option cannot be changed.
         """
-        members = [
-            cls._from_folder(folder, precision, changes, jit_compile)
-            for folder in cls._folders(name_or_path)
-        ]
+        members: list[Self] = []
+        for folder in cls._folders(name_or_path):
+            others = members[:1]
+            members.append(
+                cls._from_folder(folder, precision, changes, jit_compile, *others)
+            )
         model = members[0]
         if len(members) > 1:
             model = cls.ensemble(members, jit_compile=jit_compile)
@@ -102,8 +104,11 @@ class Task(Described):
         return model
 
     @classmethod
-    def _from_folder(cls, folder, precision, changes, jit_compile):
-        """Load a single model; the arguments are those of `from_preset`."""
+    def _from_folder(cls, folder, precision, changes, jit_compile, first=None):
+        """Load a single model; the arguments are those of `from_preset`.
+
+        `first` is the first model of an ensemble in which it will be.
+        """
         config = models.read_config(folder, kind=cls.config_type, noun=cls.noun)
         config = replaced(config, changes, cls.runtime_options)
         named = ", ".join(f"{name}={value}" for name, value in changes.items())
@@ -114,8 +119,9 @@ class Task(Described):
                 models.check_file_digest(content, folder / name)
             tokenizer = cls.tokenizer_type.load(folder)
             check_weights(folder / WEIGHTS, config.fewest_weights(len(tokenizer)))
-            network = cls.build_network(config, len(tokenizer))
-            load_model(network, folder / WEIGHTS)
+            shared = first.parts_to_share(config) if first else {}
+            network = cls.build_network(config, len(tokenizer), **shared)
+            load_model(network, folder / WEIGHTS, shared.values())
         return cls(config, tokenizer, network, jit_compile=jit_compile)
 
     @classmethod
@@ -159,6 +165,14 @@ class Task(Described):
         networks = [first.network, *(first.member_network(other) for other in others)]
         network = cls.ensemble_type(networks)
         return cls(first.config, first.tokenizer, network, jit_compile=jit_compile)
+
+    def parts_to_share(self, config):
+        """Return the layers that the network of an ensemble's next model can share.
+
+        They are keyword arguments of `build_network`, and `config` is its
+        configuration.
+        """
+        return {}
 
     def member_network(self, other):
         """Return the network of another model for an ensemble with this one."""

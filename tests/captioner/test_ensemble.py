@@ -99,6 +99,17 @@ def test_names_with_a_plus_between_them(
     assert Captioner.from_preset(folder).network.count_params() > 0
 
 
+def test_another_cnn_is_reported_on_loading(captioner, tmp_path):
+    captioner.save(tmp_path / "first")
+    other = untrained(TINY)
+    cnn = other.network.backbone.cnn
+    cnn.set_weights([2 * weight for weight in cnn.get_weights()])
+    other.save(tmp_path / "second")
+    both = f"{tmp_path / 'first'}+{tmp_path / 'second'}"
+    with pytest.raises(UserError, match=r"must have the same backbone.*second"):
+        Captioner.from_preset(both)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -45,9 +45,20 @@ def save_model(network, path):
     _write(arrays, path, zipfile.ZIP_DEFLATED)
 
 
-def load_model(network, path):
-    """Load what `save_model` wrote into a built network."""
+def load_model(network, path, shared=()):
+    """Load what `save_model` wrote into a built network.
+
+    Layers that are `shared` with another network have their weights already, and the
+    file must have the same ones.
+    """
+    before = {layer: layer.get_weights() for layer in shared}
     _read(network.weights, path, half=True)
+    for layer, weights in before.items():
+        if not all(map(np.array_equal, layer.get_weights(), weights)):
+            raise UserError(
+                f"all models of an ensemble must have the same {layer.name}. Received: "
+                f"other weights in {path}"
+            )
 
 
 def save_checkpoint(model, path):
