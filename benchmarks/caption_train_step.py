@@ -5,8 +5,8 @@ Prints the median time of a step on 64 captions of 22 words over 49 regions of d
 words. The features are given, so the CNN does not run. The candidates:
 
 - ours: `ShowAttendTell` without projection of the regions, as in the paper, compiled as
-  in the training (AdamW, gradient clipping, EMA, label smoothing), as a graph and under
-  XLA;
+  in the training (AdamW, gradient clipping, EMA, label smoothing), as a graph, under
+  XLA and on JAX;
 - the peer: the same step in PyTorch, written as in the usual tutorials: a loop in
   Python that projects all regions and applies the output layer at every step;
 - the matrix products of our forward and backward pass alone, in sequence, none with a
@@ -19,6 +19,7 @@ several rounds, so that noise affects all of them equally.
 """
 
 import importlib.util
+import os
 import statistics
 from pathlib import Path
 
@@ -215,7 +216,23 @@ def products_step(products):
     return step
 
 
-PEER, PRODUCTS = "PyTorch", "matrix products"
+ON_JAX, PEER, PRODUCTS = "ours, JAX", "PyTorch", "matrix products"
+
+
+def all_candidates(our_step, peer_step, products):
+    """Return the functions that build the step of each candidate."""
+
+    def on_jax():
+        os.environ["KERAS_BACKEND"] = "jax"
+        return our_step(jit_compile=True)
+
+    return {
+        "ours, graph": lambda: our_step(jit_compile=False),
+        "ours, XLA": lambda: our_step(jit_compile=True),
+        ON_JAX: on_jax,
+        PEER: peer_step,
+        PRODUCTS: lambda: products_step(products),
+    }
 
 
 def report(found, sizes, products, rounds, steps):
@@ -238,7 +255,8 @@ def report(found, sizes, products, rounds, steps):
     print("\nThe first step includes tracing and compiling.")
 
 
-def main(description, script, candidates, sizes, products):
+def main(description, script, our_step, peer_step, sizes, products):
+    candidates = all_candidates(our_step, peer_step, products)
     arguments = workers.parse(
         workers.command_line(description),
         lambda name: candidates[name](),
@@ -246,9 +264,10 @@ def main(description, script, candidates, sizes, products):
         steps=5,
     )
     names = list(candidates)
-    if importlib.util.find_spec("torch") is None:
-        print("PyTorch is not installed: the peer is left out (pip install torch).\n")
-        names.remove(PEER)
+    for name, package in ((PEER, "torch"), (ON_JAX, "jax")):
+        if importlib.util.find_spec(package) is None:
+            print(f"{name} is left out: pip install {package}\n")
+            names.remove(name)
     found = workers.take_turns(script, names, arguments.rounds, arguments.steps)
     report(found, sizes, products, arguments.rounds, arguments.steps)
 
@@ -257,12 +276,8 @@ if __name__ == "__main__":
     main(
         __doc__,
         __file__,
-        {
-            "ours, graph": lambda: our_step(jit_compile=False),
-            "ours, XLA": lambda: our_step(jit_compile=True),
-            PEER: peer_step,
-            PRODUCTS: lambda: products_step(matrix_products()),
-        },
+        our_step,
+        peer_step,
         f"{BATCH} captions of {WORDS} words, {REGIONS} regions of {DEPTH}",
         matrix_products(),
     )

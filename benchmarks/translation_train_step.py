@@ -5,7 +5,7 @@ embeddings of 256, a bidirectional GRU of 256 units, a GRU of 256 with additive
 attention of 256, a readout of 256 and 10,000 words. The candidates:
 
 - ours: Keras layers around `RecurrentEncoder` and `AttentionDecoder`, Adam with
-  gradient clipping, as a graph and under XLA;
+  gradient clipping, as a graph, under XLA and on JAX;
 - the peer: the same model in PyTorch, with PyTorch's own bidirectional GRU and a loop
   in Python over the steps of the decoder; the keys are projected once;
 - the matrix products of the forward and backward pass alone.
@@ -155,14 +155,8 @@ if __name__ == "__main__":
     caption_train_step.main(
         __doc__,
         __file__,
-        {
-            "ours, graph": lambda: our_step(jit_compile=False),
-            "ours, XLA": lambda: our_step(jit_compile=True),
-            caption_train_step.PEER: peer_step,
-            caption_train_step.PRODUCTS: lambda: caption_train_step.products_step(
-                matrix_products()
-            ),
-        },
+        our_step,
+        peer_step,
         f"{BATCH} pairs of {SOURCE} and {TARGET} words",
         matrix_products(),
     )
