@@ -1,8 +1,8 @@
-"""Latency of captioning one image, by stage.
+"""Latency of captioning one image, by stage and by runtime.
 
-Prints two tables of medians.
+Prints three tables of medians.
 
-Cold: the command `captioner caption PHOTO` in a fresh process, from start to end, and
+Cold: the command `captioner caption PHOTO --runtime keras` in a fresh process, from start to end, and
 the stages of the same work, in other fresh processes. The remainder is the start and
 the end of Python.
 
@@ -11,10 +11,16 @@ the text, and the parts of a call. The search alone starts from features; the ti
 the CNN is the difference between a search from pixels and one from features. The
 remainder converts the result to words and maps.
 
+By runtime: warm calls of Keras, of the LiteRT file, and of ONNX Runtime in float32 and
+int8 with our network and search, converted by tf2onnx. They take turns, and LiteRT and
+ONNX Runtime run with one thread and with one for each core. Models without a LiteRT
+file lack this table; ONNX Runtime needs `pip install onnxruntime tf2onnx`.
+
     python benchmarks/caption_latency.py dog.jpg --preset flickr8k-coco-ensemble
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -23,6 +29,7 @@ import sys
 import time
 
 import workers
+from onnx_search import session, to_onnx
 
 WARM_CALLS = 10
 
@@ -77,7 +84,8 @@ def cold(photo, preset, beam_size, precision, rounds):
     shared += ["--precision", precision]
     runs = []
     for _ in range(rounds):
-        whole, _ = run(workers.program("captioner", "caption", photo, *shared))
+        command = workers.program("captioner", "caption", photo, *shared)
+        whole, _ = run([*command, "--runtime", "keras"])
         _, output = run([sys.executable, __file__, photo, *shared, "--stages"])
         runs.append({"whole command": whole, **json.loads(output.splitlines()[-1])})
     seconds = medians(runs)
@@ -117,6 +125,49 @@ def warm(photo, preset, beam_size, precision, calls):
     return medians([_parts(call()) for _ in range(calls)])
 
 
+def by_runtime(photo, preset, beam_size, precision, calls):
+    """Return medians in seconds of a warm call on each runtime."""
+    import tensorflow as tf
+    from keras_attention_apps.captioner.captions import LiteCaptioner
+    from keras_attention_apps.captioner.inference import Captioner
+    from keras_attention_apps.common.errors import UserError
+
+    captioner = Captioner.from_preset(preset, precision=precision)
+    candidates = {"Keras": captioner}
+    counts = sorted({1, workers.CORES})
+    try:
+        for count in counts:
+            name = f"LiteRT, threads {count}"
+            candidates[name] = LiteCaptioner.from_preset(preset, threads=count)
+    except UserError as error:
+        print(f"{error}\n")
+        return {}
+    if all(map(importlib.util.find_spec, ("onnxruntime", "tf2onnx"))):
+        captioner.network.backbone.freeze()
+        search = captioner.search_model(beam_size=beam_size)
+        size = captioner.image_size
+        specs = {"images": tf.TensorSpec([1, size, size, 3], tf.uint8)}
+        for kind in "float32", "int8":
+            content = to_onnx(lambda images: search({"images": images}), specs, kind)
+            for count in counts:
+                found = LiteCaptioner.from_preset(preset)
+                run = session(content, count)
+                found.runtime = lambda signature, run=run, **inputs: run(**inputs)
+                candidates[f"ONNX Runtime, {kind}, threads {count}"] = found
+    else:
+        print("ONNX Runtime or tf2onnx is not installed and left out.\n")
+
+    def call():
+        watch = Stopwatch()
+        for name, candidate in candidates.items():
+            candidate.caption(photo, beam_size=beam_size)
+            watch.lap(name)
+        return watch.seconds
+
+    call()  # traces and compiles
+    return medians([call() for _ in range(calls)])
+
+
 def _parts(seconds):
     both = seconds.pop("CNN and search")
     reading = seconds["read and resize the image"]
@@ -132,6 +183,8 @@ def medians(runs):
 
 
 def report(title, seconds):
+    if not seconds:
+        return
     print(f"| {title} | ms |")
     print("|---|---:|")
     for name, value in seconds.items():
@@ -168,6 +221,7 @@ def main():
     rounds, calls = arguments.rounds, arguments.rounds * WARM_CALLS
     report(f"cold, medians of {rounds}", cold(*what, rounds))
     report(f"warm, medians of {calls}", warm(*what, calls))
+    report(f"by runtime, medians of {calls}", by_runtime(*what, calls))
 
 
 if __name__ == "__main__":

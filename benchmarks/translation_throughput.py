@@ -1,4 +1,4 @@
-"""Throughput of translation, next to CTranslate2, Transformers and JoeyNMT.
+"""Throughput of translation, next to CTranslate2, ONNX Runtime and others.
 
 For greedy search and beam search with width 5, in batches of 64 sentences and one by
 one, on one core and on all, it prints the sentences per second and the processor time
@@ -26,6 +26,8 @@ subword, rounded up to a multiple of eight. Trained models end where they choose
   several batches or several threads for each batch;
 - Transformers: `generate` of a `MarianMTModel` of the same sizes in float32, for random
   networks with `self-attention`;
+- ONNX Runtime in float32 and int8: our network and search, converted by tf2onnx, one
+  sentence at a time, as on LiteRT;
 - JoeyNMT: its `search`, for random networks. In `bahdanau`, the hidden layers of its
   scores and of its output are as large as the GRU, ours have 256.
 
@@ -34,7 +36,7 @@ The weights of Transformers and JoeyNMT are their own.
 With a trained model, all are from strings to strings; ours include alignments.
 CTranslate2 has the subwords of SentencePiece, as its documentation recommends.
 
-    python -m pip install ctranslate2 transformers torch
+    python -m pip install ctranslate2 transformers torch onnxruntime tf2onnx
     python benchmarks/translation_throughput.py
     python benchmarks/translation_throughput.py --model tatoeba-multi30k-en-de \
         --text val.en
@@ -58,6 +60,7 @@ from pathlib import Path
 
 import numpy as np
 import workers
+from onnx_search import session, to_onnx
 
 SENTENCES, VOCABULARY = 256, 8000
 MEDIAN_LENGTH, SPREAD, LENGTHS = 14, 0.4, (3, 40)
@@ -81,7 +84,7 @@ CASES = {
 }
 OURS = ("Keras", "Keras, bfloat16", "LiteRT, float16", "LiteRT, int8")
 CTRANSLATE2, JOEYNMT = ("CTranslate2, float32", "CTranslate2, int8"), "JoeyNMT"
-TRANSFORMERS = "Transformers"
+TRANSFORMERS, ONNX = "Transformers", ("ONNX Runtime, float32", "ONNX Runtime, int8")
 # Environment variables that pass the task to the processes of the candidates.
 TASK, PEER_PYTHON = "TRANSLATE_TASK", "TRANSLATE_JOEYNMT"
 
@@ -213,50 +216,83 @@ def random_network(attention):
 
 
 def litert_search(task, beam_size, together, every, *, precision, threads, parallel):
-    from concurrent.futures import ThreadPoolExecutor
-
     from ai_edge_litert.interpreter import Interpreter
+
+    def translator():
+        from keras_attention_apps.nmt import LiteTranslator
+
+        return LiteTranslator(task["files"][precision], threads=threads)
+
+    def runners():
+        content = to_litert(task["attention"], beam_size, precision, _longest(task))
+        interpreter = Interpreter(model_content=content, num_threads=threads)
+        return {
+            length: interpreter.get_signature_runner(f"length_{length}")
+            for length in LITERT_LENGTHS
+        }
+
+    return _one_by_one(task, every, parallel, translator, runners)
+
+
+def onnx_search(task, beam_size, together, every, *, precision, threads, parallel):
+    def translator():
+        from keras_attention_apps.nmt import LiteTranslator
+
+        found = LiteTranslator(task["files"]["int8"])
+        sessions = {}
+
+        def run(signature, **inputs):
+            if signature not in sessions:
+                length = int(signature.removeprefix("length_"))
+                content = trained_onnx(task["model"], beam_size, precision, length)
+                sessions[signature] = session(content, threads)
+            return sessions[signature](**inputs)
+
+        # The same subwords, from strings to strings.
+        found.runtime = run
+        return found
+
+    def runners():
+        contents = random_onnx(task["attention"], beam_size, precision, _longest(task))
+        return {length: session(x, threads) for length, x in contents.items()}
+
+    return _one_by_one(task, every, parallel, translator, runners)
+
+
+def _one_by_one(task, every, parallel, translator, runners):
+    """Return the search of a runtime that translates one sentence at a time.
+
+    Each of the threads has a model of its own. `translator` returns that of a trained
+    model, and `runners` a dict from a length of sources to a search of random networks.
+    """
+    from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(parallel)
     if "model" in task:
-        from keras_attention_apps.nmt import LiteTranslator
+        models = [translator() for _ in range(parallel)]
+        inputs = task["lines"][::every]
 
-        models = [
-            LiteTranslator(task["files"][precision], threads=threads)
-            for _ in range(parallel)
+        def search(lines, model):
+            return [model.translate(line, split=False) for line in lines]
+
+    else:
+        models = [runners() for _ in range(parallel)]
+        inputs = [
+            (_padded(source), np.array([steps], "int32"))
+            for source, steps in batches_of(task, 1, every)
         ]
-        lines = task["lines"][::every]
 
-        def translate(part, model):
-            return [model.translate(line, split=False) for line in part]
+        def search(part, runners):
+            for source, limit in part:
+                found = runners[source.shape[1]](source=source, limit=limit)
+                assert (found["lengths"] == limit).all()
 
-        parts = [lines[i::parallel] for i in range(parallel)]
-        return lambda: list(pool.map(translate, parts, models))
+    parts = [inputs[i::parallel] for i in range(parallel)]
+    return lambda: list(pool.map(search, parts, models))
 
-    sentences = [
-        (_padded(source), np.array([steps], "int32"))
-        for source, steps in batches_of(task, 1, every)
-    ]
-    longest = max(task["steps"])
-    content = converted(task["attention"], beam_size, precision, longest)
-    interpreters = [
-        Interpreter(model_content=content, num_threads=threads) for _ in range(parallel)
-    ]
-    runners = [
-        {
-            length: x.get_signature_runner(f"length_{length}")
-            for length in LITERT_LENGTHS
-        }
-        for x in interpreters
-    ]
 
-    def search(part, runners):
-        for source, limit in part:
-            found = runners[source.shape[1]](source=source, limit=limit)
-            assert (found["lengths"] == limit).all()
-
-    parts = [sentences[i::parallel] for i in range(parallel)]
-    return lambda: list(pool.map(search, parts, runners))
+def _longest(task):
+    return max(task["steps"])
 
 
 def _padded(source):
@@ -265,18 +301,17 @@ def _padded(source):
     return np.pad(source, ((0, 0), (0, columns - source.shape[1])))
 
 
-@functools.cache
-def converted(attention, beam_size, precision, longest):
-    """Return a LiteRT model of a random network, with a signature for each length."""
+def random_searches(attention, beam_size, longest):
+    """Return the search of a random network, and its inputs, for each length."""
     import tensorflow as tf
     from keras_attention_apps.common.network.base import SearchModel
 
-    from keras_attention import beam_search, convert_to_litert
+    from keras_attention import beam_search
 
     network = random_network(attention)
     find = functools.partial(beam_search, beam_size=beam_size)
 
-    def signature(columns):
+    def search(columns):
         most = LENGTH_STEP * math.ceil(LENGTH_RATIO * columns / LENGTH_STEP)
         model = SearchModel(
             network,
@@ -291,8 +326,37 @@ def converted(attention, beam_size, precision, longest):
         }
         return lambda source, limit: model({"source": source, "limit": limit}), specs
 
-    signatures = {f"length_{columns}": signature(columns) for columns in LITERT_LENGTHS}
+    return {columns: search(columns) for columns in LITERT_LENGTHS}
+
+
+@functools.cache
+def to_litert(attention, beam_size, precision, longest):
+    """Return a LiteRT model of a random network, with a signature for each length."""
+    from keras_attention import convert_to_litert
+
+    searches = random_searches(attention, beam_size, longest)
+    signatures = {f"length_{columns}": x for columns, x in searches.items()}
     return convert_to_litert(signatures, quantize=precision)
+
+
+@functools.cache
+def random_onnx(attention, beam_size, precision, longest):
+    """Return an ONNX model of a random network for each length."""
+    searches = random_searches(attention, beam_size, longest)
+    return {columns: to_onnx(*x, precision) for columns, x in searches.items()}
+
+
+@functools.cache
+def trained_onnx(name, beam_size, precision, length):
+    """Return an ONNX model of a trained model for sources of a length."""
+    import tensorflow as tf
+    from keras_attention_apps.nmt import Translator
+
+    translator = Translator.from_preset(name)
+    longest = translator.max_search_length(length, {}, step=LENGTH_STEP)
+    search = translator.search_model(longest, beam_size=beam_size)
+    specs = {"source": tf.TensorSpec([1, length], tf.int32)}
+    return to_onnx(lambda source: search({"source": source}), specs, precision)
 
 
 def joeynmt_sizes(attention):
@@ -529,7 +593,7 @@ def settings_of(candidate, task, together):
         precision = "mixed_bfloat16" if candidate == OURS[1] else "float32"
         settings = [{"jit_compile": False}, {"jit_compile": True}]
         return {"precision": precision}, settings
-    if candidate in OURS:
+    if candidate in (*OURS, *ONNX):
         # Sentences that come one by one cannot run in parallel.
         settings = threads[:1] if one else threads
         return {"precision": candidate.split(", ")[1]}, settings
@@ -557,6 +621,7 @@ def work(name):
         **dict.fromkeys(OURS[:2], our_search),
         **dict.fromkeys(OURS[2:], litert_search),
         **dict.fromkeys(CTRANSLATE2, ctranslate2_search),
+        **dict.fromkeys(ONNX, onnx_search),
         TRANSFORMERS: transformers_search,
         JOEYNMT: joeynmt_search,
     }
@@ -579,6 +644,10 @@ def candidates_of(parser, arguments):
             candidates += CTRANSLATE2
         else:
             print("CTranslate2 is not installed and left out.\n")
+    if can_import(sys.executable, "onnxruntime, tf2onnx"):
+        candidates += ONNX
+    else:
+        print("ONNX Runtime or tf2onnx is not installed: ONNX Runtime is left out.\n")
     python = arguments.joeynmt or sys.executable
     if arguments.model:
         return candidates
@@ -605,7 +674,7 @@ def report(case, cores, candidates, task, rounds):
     chosen = [
         x
         for x in candidates
-        if not ("model" in task and beam_size == 1 and "Lite" in x)
+        if not ("model" in task and beam_size == 1 and ("Lite" in x or "ONNX" in x))
     ]
     names = {candidate: f"{candidate}: {case}" for candidate in chosen}
     found = workers.take_turns(__file__, names.values(), rounds, 1, cores=cores)
@@ -669,6 +738,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         if arguments.model:
             precisions = [x.split(", ")[1] for x in OURS[2:] if x in candidates]
+            if set(candidates) & set(ONNX):
+                # Its file has the subwords and the lengths of the searches.
+                precisions = sorted({*precisions, "int8"})
             given = arguments.model, arguments.text, folder, precisions
             task, network, pieces = real_task(*given)
         else:
