@@ -2,9 +2,9 @@
 
 Prints three tables of medians.
 
-Cold: the command `captioner caption PHOTO --runtime keras` in a fresh process, from start to end, and
-the stages of the same work, in other fresh processes. The remainder is the start and
-the end of Python.
+Cold: the command `captioner caption PHOTO --runtime keras` in a fresh process, from
+start to end, and the stages of the same work, in other fresh processes. The remainder
+is the start and the end of Python.
 
 Warm: repeated calls of `Captioner.caption` in one process, from the path of the file to
 the text, and the parts of a call. The search alone starts from features; the time of

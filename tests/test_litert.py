@@ -1,5 +1,8 @@
 """Functions as LiteRT models, run by LiteRT and compared with Keras."""
 
+import importlib.util
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -78,6 +81,25 @@ def test_a_search_finds_the_same_in_litert(search, converted, length, rng):
     found = runner(converted, f"length_{length}")(source=source)
     assert sorted(found) == sorted(expected)
     assert len(set(found["token_ids"].ravel().tolist())) > 2
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.exhaustive
+def test_a_search_finds_the_same_in_onnx_runtime(search, rng):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("tf2onnx")
+    path = Path(__file__).parents[1] / "benchmarks" / "onnx_search.py"
+    spec = importlib.util.spec_from_file_location("onnx_search", path)
+    onnx_search = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(onnx_search)
+    source = rng.normal(size=(1, 4, 3)).astype("float32")
+    expected = {k: ops.convert_to_numpy(v) for k, v in search(source).items()}
+
+    content = onnx_search.to_onnx(search, specs(4)[4])
+    found = onnx_search.session(content, threads=1)(source=source)
+
+    assert sorted(found) == sorted(expected)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)
 
