@@ -18,6 +18,7 @@ from keras_attention_apps.common import models
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.hypotheses import (
+    Described,
     check_batch_size,
     check_n_best,
     check_several,
@@ -78,12 +79,11 @@ class Caption:
         }
 
 
-class BaseCaptioner:
+class BaseCaptioner(Described):
     """Captions images, with the attention map of every word.
 
     Subclasses set the attributes and implement `_caption_each`. They also inherit from
-    `Task` or `LiteTask`, which implement `search_options` and
-    `marked`.
+    `Task` or `LiteTask`, which implement `search_options`.
 
     Attributes:
         tokenizer: The `Vocabulary`.
@@ -96,6 +96,9 @@ class BaseCaptioner:
     presets = PRESETS
     tokenizer_type: type[StoredTokenizer] = Vocabulary
     tokenizer: Vocabulary
+    image_size: int
+    max_length: int
+    grid: Sequence[int]
     search_options: Callable[..., dict[str, Any]]
 
     def caption(self, images: Any, **options: Any) -> Caption | list[Caption]:
@@ -222,6 +225,8 @@ class LiteCaptioner(LiteTask, BaseCaptioner):
 
     search_type = CaptionSearchOptions
     metadata_type = LiteMetadata
+    tokenizer: Vocabulary
+    maps: list[str]
 
     def _caption_each(self, images, n_best, batch_size, maps, search):
         # Soft attention has one signature, as its weights are the probabilities.

@@ -69,6 +69,11 @@ class Captioner(BaseCaptioner, Task):
 
     build_network = staticmethod(build_network)
 
+    def __init__(self, config, tokenizer, network, **options):
+        super().__init__(config, tokenizer, network, **options)
+        self.image_size = config.image_size
+        self.grid = network.backbone.rows, network.backbone.columns
+
     def parts_to_share(self, config):
         # A CNN takes most of the time of building a network.
         names = "backbone", "image_size"
@@ -119,26 +124,18 @@ class Captioner(BaseCaptioner, Task):
         for ours, theirs in zip(*map(_inference_weights, networks), strict=True):
             if ours is not embeddings:
                 ours.assign(theirs)
-        rows = {word: row for row, word in enumerate(other.tokenizer.words)}
-        known = [word in rows for word in self.tokenizer.words]
-        rows = [rows.get(word, 0) for word in self.tokenizer.words]
+        row_of = {word: row for row, word in enumerate(other.tokenizer.words)}
+        known = [word in row_of for word in self.tokenizer.words]
+        rows = [row_of.get(word, 0) for word in self.tokenizer.words]
         copied = keras.ops.take(other.network.embedding.embeddings, rows, axis=0)
         known = keras.ops.convert_to_tensor(known)[:, None]
         embeddings.assign(keras.ops.where(known, copied, embeddings.value))
-
-    @property
-    def image_size(self):
-        return self.config.image_size
 
     @property
     def is_soft(self):
         """Whether attention is soft, so that weights and probabilities are the same."""
         networks = self.network.networks if self.is_ensemble else [self.network]
         return all(network.config.attention == "soft" for network in networks)
-
-    @property
-    def grid(self):
-        return self.network.backbone.rows, self.network.backbone.columns
 
     def _caption_each(self, images, n_best, batch_size, maps, search):
         self.network.backbone.freeze()
@@ -177,12 +174,11 @@ class Captioner(BaseCaptioner, Task):
             rows = power_of_two(len(images), batch_size)
             arrays = np.resize(arrays, (rows, *arrays.shape[1:]))
         # The CNN runs outside XLA, whose convolutions are slow on CPUs.
-        features = [
+        parts = [
             self._cnn.predict_on_batch(arrays[first : first + CNN_BATCH])
             for first in range(0, len(arrays), CNN_BATCH)
         ]
-        features = np.concatenate(features)
-        outputs = search_model.predict_on_batch({"features": features})
+        outputs = search_model.predict_on_batch({"features": np.concatenate(parts)})
         count, to_numpy = len(images), keras.ops.convert_to_numpy
         found = {name: to_numpy(x)[:count] for name, x in outputs.items()}
         return self.captions_of(found, n_best)

@@ -39,8 +39,7 @@ class ModelBatch:
     """A model as a callable for `ray.data.Dataset.map_batches`.
 
     An actor loads the model once, and then processes one batch after another. It needs
-    no Ray: a batch is a dict of columns. Subclasses implement `rows(values)`, which
-    returns a dict for each input of a batch, with `error` if it failed. They set the
+    no Ray: a batch is a dict of columns. Subclasses implement `rows`. They set the
     `runtimes` of the program and the columns of the result with their types, `fields`
     and, for the attention maps, `map_fields`: `str`, `float`, `bool`, or a list.
 
@@ -129,6 +128,10 @@ class ModelBatch:
             del kept[self.column]
         columns = {x: _column(rows, x, kind) for x, kind in self.columns.items()}
         return {**kept, **columns}
+
+    def rows(self, values):
+        """Return a dict for each input of a batch, with `error` if it failed."""
+        raise NotImplementedError
 
     def contents(self, values):
         """Return inputs with the bytes, or the error, of a remote file for its path."""

@@ -155,7 +155,8 @@ class Described:
             marked. It belongs to the weights: set it to `None` when they change.
     """
 
-    purpose = calibration = None
+    purpose: str | None = None
+    calibration: Calibration | None = None
 
     def read_description(self, content):
         """Set both from a dict that was read from JSON, which need not have them."""

@@ -181,6 +181,7 @@ class LiteTask(Described):
     tokenizer_type: type[StoredTokenizer]
     search_type: type
     metadata_type: type
+    tokenizer: StoredTokenizer
     extra_ids = 0
 
     def __init__(self, path, *, threads=None):

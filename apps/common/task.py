@@ -2,8 +2,9 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -36,6 +37,7 @@ class Task(Described):
     """
 
     ensemble_type = Ensemble
+    build_network: ClassVar[Callable[..., keras.Model]]
     noun: str
     presets: Path
     config_type: type
@@ -47,6 +49,7 @@ class Task(Described):
         self.config = config
         self.tokenizer = tokenizer
         self.network = network
+        self.max_length = config.max_length
         backend = keras.backend.backend()
         if jit_compile and backend == "torch":
             raise UserError("jit_compile needs TensorFlow or JAX. Received: PyTorch")
@@ -190,10 +193,6 @@ class Task(Described):
         """Raise a `UserError` if this is an ensemble, which a purpose excludes."""
         if self.is_ensemble:
             raise UserError(f"{purpose} needs a single {self.noun}, not an ensemble")
-
-    @property
-    def max_length(self):
-        return self.config.max_length
 
     def search_options(self, **given):
         """Return all options of the beam search: those given, and the defaults."""

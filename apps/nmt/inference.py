@@ -23,6 +23,7 @@ from keras_attention_apps.nmt.translations import BaseTranslator
 
 from keras_attention import (
     BannedPhrases,
+    Constraint,
     MinLength,
     RequiredPhrases,
     beam_search,
@@ -63,6 +64,8 @@ class Translator(BaseTranslator, Task):
 
     def __init__(self, config, tokenizer, network, **options):
         super().__init__(config, tokenizer, network, **options)
+        self.extra_ids, self.length_ratio = config.extra_ids, config.length_ratio
+        self.attends = config.attention != "none"
         if self.copying:
             network.kinds = self.copying.kinds
 
@@ -79,18 +82,6 @@ class Translator(BaseTranslator, Task):
                 f"Received: {self.max_length} and {other.max_length}"
             )
         return super().member_network(other)
-
-    @property
-    def extra_ids(self):
-        return self.config.extra_ids
-
-    @property
-    def length_ratio(self):
-        return self.config.length_ratio
-
-    @property
-    def attends(self):
-        return self.config.attention != "none"
 
     def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
         columns = max(map(len, token_ids))
@@ -220,7 +211,7 @@ class Translator(BaseTranslator, Task):
             return keras.ops.maximum(found, keras.ops.sum(is_token, axis=(1, 2)) + 1)
 
         def constraints(inputs):
-            found = []
+            found: list[Constraint] = []
             if ratios[0]:
                 least = np.minimum(shortest, max_length)
                 found.append(MinLength(_by_length(least, inputs)))

@@ -10,6 +10,7 @@ from typing import Any, overload
 import numpy as np
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.hypotheses import (
+    Described,
     check_batch_size,
     check_n_best,
     check_several,
@@ -173,11 +174,11 @@ class _Source:
     omitted: list
 
 
-class BaseTranslator:
+class BaseTranslator(Described):
     """Translates sentences, with the word alignment of every translation.
 
     Subclasses set the attributes and implement `_search`. They also inherit from `Task`
-    or `LiteTask`, which implement `search_options` and `marked`.
+    or `LiteTask`, which implement `search_options`.
 
     Attributes:
         tokenizer: The `Subwords`.
@@ -189,6 +190,10 @@ class BaseTranslator:
     noun = "translator"
     presets = PRESETS
     tokenizer_type: type[StoredTokenizer] = Subwords
+    tokenizer: Subwords
+    max_length: int
+    attends: bool
+    extra_ids: int
     search_options: Callable[..., dict[str, Any]]
 
     @functools.cached_property
@@ -343,7 +348,8 @@ class BaseTranslator:
         again = [i for i, (begins, _) in enumerate(replaced) if begins]
         if again:
             phrases = [(sources[i].phrases, *replaced[i]) for i in again]
-            second = self._search([token_ids[i] for i in again], *options, phrases)
+            arguments = [token_ids[i] for i in again], *options, phrases
+            second = self._search(*arguments)
             for i, ranked in zip(again, second, strict=False):
                 found[i] = ranked
         return found
@@ -483,7 +489,7 @@ class BaseTranslator:
 
 def joined_best(ranked, n_best):
     """Return the best translations of a text, from those of its sentences."""
-    best = [()]
+    best: list[tuple[Translation, ...]] = [()]
     for translations in ranked:
         longer = [
             (*chosen, one)
@@ -530,6 +536,8 @@ class LiteTranslator(LiteTask, BaseTranslator):
 
     search_type = TranslationSearchOptions
     metadata_type = Metadata
+    tokenizer: Subwords
+    lengths: list[int]
 
     def _phrases(self, targets):
         raise UserError(

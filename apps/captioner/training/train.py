@@ -21,7 +21,11 @@ from keras_attention_apps.captioner.data.batches import (
     cached_features,
     random_views,
 )
-from keras_attention_apps.captioner.data.dataset import read_dataset, readable
+from keras_attention_apps.captioner.data.dataset import (
+    CaptionedImage,
+    read_dataset,
+    readable,
+)
 from keras_attention_apps.captioner.images import read_image
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.metrics import caption_scores
@@ -153,7 +157,9 @@ class _Data:
     """The images of a training; `parts` has the slice of each validation set."""
 
     def __init__(self, config):
-        self.training, self.validation, self.parts = [], [], {}
+        self.training: list[CaptionedImage] = []
+        self.validation: list[CaptionedImage] = []
+        self.parts: dict[str, slice] = {}
         sizes, lines = [], {}
         names = data_sets.names_of(config.data)
         for name, directory in zip(names, config.data, strict=True):
@@ -217,6 +223,8 @@ def _build(config, vocabulary_size):
 
 class CaptionTraining(runner.Training):
     """The three phases of a training, and the data that they share."""
+
+    task: Captioner
 
     def __init__(self, config, captioner, data, checkpoints, devices, data_summary):
         metric = config.validation_metric
@@ -434,7 +442,7 @@ def with_teacher_captions(images, files):
         new = {tuple(tokenize(text)): text for text in sorted(candidates[place])}
         ranked = sorted(
             (words for words in new if words and words not in known),
-            key=lambda words, place=place: (-reward(words, place), words),
+            key=lambda words: (-reward(words, place), words),
         )
         best = tuple(new[words] for words in ranked[:MAX_TEACHER_CAPTIONS])
         taught.append(dataclasses.replace(image, teacher_captions=best))

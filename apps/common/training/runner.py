@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import keras
@@ -193,8 +193,7 @@ def training_options(config, private=()):
 class Training:
     """A training in phases, each of which continues where it was interrupted.
 
-    Subclasses implement `phases`, which returns the functions of the phases in order,
-    and `validate`, which returns the metrics of the network before the first phase.
+    Subclasses implement `phases` and `validate`.
 
     `config` is a `TrainConfig`. `rank` is a function from the metrics of an epoch to a
     value that is larger for better epochs; `metric` is the first metric of that value.
@@ -222,6 +221,14 @@ class Training:
         self.progress = self.checkpoints.progress
         self.best = self.config.output / BEST
         self.report = Report(self)
+
+    def phases(self) -> Sequence[Callable[[], None]]:
+        """Return the functions of the phases, in order."""
+        raise NotImplementedError
+
+    def validate(self) -> dict[str, float]:
+        """Return the metrics of the network before the first phase."""
+        raise NotImplementedError
 
     def run(self):
         """Run the unfinished phases, and return the folder of the best model.

@@ -2,6 +2,8 @@
 
 import functools
 import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,16 +23,8 @@ class SelfCritical:
     trained with label smoothing often samples improbable words that no search returns.
 
     The baseline is the mean reward of the other samples of an item, a training example
-    of any type. Subclasses implement:
-
-    - `__len__`, the number of training steps of an epoch;
-    - `plan(epoch)`, which returns the items of each of these steps;
-    - `inputs(items, random)`, the network's inputs for the items of a step, a dict of
-      arrays; `random` is the `numpy.random.Generator` of the step;
-    - `max_length(inputs)`, the maximum number of tokens of a sample, END included;
-    - `padded_length(longest)`, the length to which samples of at most `longest` tokens
-      are padded;
-    - `reward_of(item, token_ids)`, the reward of a sequence of token ids, a number.
+    of any type. Subclasses implement `__len__`, the number of training steps of an
+    epoch, and the methods from `plan` to `reward_of`.
 
     Args:
         network: A compiled Keras model with a `sample_temperature`, which takes token
@@ -64,6 +58,29 @@ class SelfCritical:
         self._search_model = functools.cache(
             functools.partial(SearchModel, network, banned=banned)
         )
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def plan(self, epoch: int) -> Iterable[Sequence]:
+        """Return the items of each step of an epoch."""
+        raise NotImplementedError
+
+    def inputs(self, items: Sequence, random: np.random.Generator) -> dict:
+        """Return the network's inputs for the items of a step, a dict of arrays."""
+        raise NotImplementedError
+
+    def max_length(self, inputs: dict) -> int:
+        """Return the maximum number of tokens of a sample, END included."""
+        raise NotImplementedError
+
+    def padded_length(self, longest: int) -> int:
+        """Return the length to which samples of at most `longest` tokens are padded."""
+        raise NotImplementedError
+
+    def reward_of(self, item: Any, token_ids: np.ndarray) -> float:
+        """Return the reward of a sequence of token ids."""
+        raise NotImplementedError
 
     def fit(self, *, epochs, initial_epoch=0, callbacks=(), verbose=1):
         """Train like `keras.Model.fit`, with a new sample at every step."""

@@ -153,7 +153,7 @@ def read_validation(config):
             problem = error
             continue
         found[name] = dataset.read_pairs(*files)
-    if not found:
+    if problem and not found:
         raise problem
     return found
 
@@ -172,9 +172,8 @@ def hold_out(pairs, seed):
     validation = [distinct[i] for i in order[:count]]
     held_out = set(validation)
     training = [i for i, text in enumerate(texts) if text not in held_out]
-    return pairs.chosen(training), dataset.Pairs(
-        *map(list, zip(*validation, strict=True))
-    )
+    source, target = map(list, zip(*validation, strict=True))
+    return pairs.chosen(training), dataset.Pairs(source, target)
 
 
 def _languages(config):
@@ -253,6 +252,8 @@ def _subwords(config, training, checkpoints):
 class TranslationTraining(runner.Training):
     """The phases of a training, and the data that they share."""
 
+    task: Translator
+
     def __init__(self, config, translator, training, validation, checkpoints, devices):
         metric = config.validation_metric
         if metric == "bleu" and not all(
@@ -260,7 +261,9 @@ class TranslationTraining(runner.Training):
         ):
             metric = "chrf"
         self.training = training
-        self.sources, self.references, self.parts = [], [], {}
+        self.sources: list[str] = []
+        self.references: list[str] = []
+        self.parts: dict[str, slice] = {}
         for name, pairs in validation.items():
             begin = len(self.sources)
             self.parts[name] = slice(begin, begin + len(pairs))
