@@ -10,6 +10,7 @@ import io
 import itertools
 import os
 import warnings
+from pathlib import Path
 from xml.etree import ElementTree
 
 from keras_attention_apps.captioner.images import ImageError, is_folder_of, is_open
@@ -190,7 +191,9 @@ class MetadataWriter:
     def __init__(self, config, given, paths):
         load_exiv2()
         self.config = config
-        self._counts = collections.Counter()
+        self._counts: collections.Counter[str | tuple[str, bool]] = (
+            collections.Counter()
+        )
         for path in filter(is_open, paths):
             raise UserError(
                 f"metadata are written into files. Received the open file {str(path)!r}"
@@ -210,7 +213,7 @@ class MetadataWriter:
                 "--metadata-in-place writes into the images themselves. Received: "
                 f"{str(folder)!r}"
             )
-        taken = {}
+        taken: dict[str, Path] = {}
         for path in paths:
             target = self.targets[path] = folder / path.name
             first = taken.setdefault(path.name.lower(), path)
@@ -237,7 +240,7 @@ class MetadataWriter:
             return
         data = new = read_file(path)
         if not data.startswith(_BEGINNINGS):
-            outcomes = ["of another format"]
+            outcomes: list[str | tuple[str, bool]] = ["of another format"]
         elif not (captions and captions[0].text):
             outcomes = ["without a caption"]
         elif captions[0].unsure and not config.unsure_metadata:

@@ -300,8 +300,9 @@ def _open(source, max_pixels):
         return source
     data = _read_bytes(source)
     image, scans = _open_file(data)
-    check_size(*image.size, len(data), max_pixels)
-    pixels = image.width * image.height
+    width, height = image.size
+    check_size(width, height, len(data), max_pixels)
+    pixels = width * height
     if scans * pixels > MAX_SCANNED_PIXELS:
         raise ImageError(TOO_MANY_SCANS)
     if any(tile[0] in Image.DECODERS for tile in image.tile):
@@ -468,8 +469,8 @@ def _reason(error):
         case UserError():
             return str(error)
         case Image.DecompressionBombError():
-            found = re.search("[0-9]+ x [0-9]+|[0-9]+", str(error)).group()
-            return too_many_pixels(found, MAX_PIXELS)
+            found = re.findall("[0-9]+ x [0-9]+|[0-9]+", str(error))
+            return too_many_pixels(found[0], MAX_PIXELS)
         case OSError(strerror=str(reason)):
             return reason
         case _:

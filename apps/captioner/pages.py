@@ -59,7 +59,8 @@ def start_tags(text):
         place = match.end()
         if match[1] is None:
             continue
-        name, begin, attributes = match[1].lower(), place, {}
+        name, begin = match[1].lower(), place
+        attributes: dict[str, str] = {}
         while found := _ATTRIBUTE.match(text, place):
             place = found.end()
             value = next((x for x in found.groups()[1:] if x is not None), "")
@@ -101,7 +102,8 @@ class Page:
         # Each byte is a character: those of tags are the same in all encodings.
         self._text = data.decode("latin-1")
         self._folder, self._site = Path(folder), Path(site)
-        self.pictures, self.left = [], collections.Counter()
+        self.pictures = []
+        self.left: collections.Counter[str] = collections.Counter()
         base = None
         for place, tag, attributes in start_tags(self._text):
             if tag == "base" and "href" in attributes and base is None:

@@ -84,7 +84,7 @@ class TranslationSearchOptions(SearchOptions):
     @property
     def complete(self):
         least, largest = self.min_length_ratio, self.max_length_ratio
-        if None not in (least, largest) and least > largest:
+        if least is not None and largest is not None and least > largest:
             raise UserError(
                 f"min_length_ratio must be at most max_length_ratio, {largest}. "
                 f"Received: {least}"
@@ -191,14 +191,15 @@ class ModelConfig:
         missing = [x for x in ("attention", *_RECIPE) if sizes.get(x, 0) is None]
         if missing:
             raise UserError(f"{missing[0]} is missing")
-        depth, layers = self.embedding_units, self.encoder_layers + self.decoder_layers
+        depth, units = sizes["embedding_units"], sizes["units"]
+        layers = sizes["encoder_layers"], sizes["decoder_layers"]
         if self.decoder == "transformer":
-            stacks = layers * depth * (4 * depth + 2 * self.units)
+            stacks = sum(layers) * depth * (4 * depth + 2 * units)
         else:
-            stacks = 3 * self.encoder_layers * self.encoder_units**2
-            stacks += 3 * self.decoder_layers * self.units**2
+            encoder_units = sizes["encoder_units"]
+            stacks = 3 * (layers[0] * encoder_units**2 + layers[1] * units**2)
             if self.attention != "luong" or self.score == "concat":
-                stacks += self.attention_units * (self.units + self.encoder_units)
+                stacks += self.attention_units * (units + encoder_units)
         return stacks + vocabulary_size * depth
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import re
 from html import escape
+from typing import TYPE_CHECKING
 
 import numpy as np
 from keras_attention_apps.common.errors import UserError
@@ -20,6 +21,9 @@ from keras_attention_apps.nmt.text import (
     split_sentences,
     symmetric,
 )
+
+if TYPE_CHECKING:
+    from keras_attention_apps.nmt.translations import Translation
 
 # Punctuation that belongs to the word before it.
 _CLOSING = tuple(".,;:!?)]}\u2026\u201d\u00bb")
@@ -60,7 +64,7 @@ def translate_runs(translator, runs, **options):
     parsed = [_Run(events, translator) for events in runs]
     sentences = [x for run in parsed for x in run.sentences]
     wanted = [x for x in dict.fromkeys(sentences) if any(map(str.isalpha, x))]
-    found = {}
+    found: dict[str, Translation] = {}
     if wanted:
         translations = translator.translate(wanted, split=False, **options)
         found = dict(zip(wanted, translations, strict=True))
@@ -72,7 +76,8 @@ class _Run:
 
     def __init__(self, events, translator):
         self.root = _Tag(None)
-        open_tags, units, text, raw, count = [self.root], [], "", "", 0
+        units: list[_Tag] = []
+        open_tags, text, raw, count = [self.root], "", "", 0
         first, last = "".join(_edge(events)), "".join(_edge(events[::-1])[::-1])
         self.leading = first[: len(first) - len(first.lstrip())]
         for kind, value in events:
@@ -167,7 +172,8 @@ class _Transfer:
 
     def inside(self, tag, places, words):
         """Return the events inside a tag, which has some places and target words."""
-        parts, taken = [], []
+        parts = []
+        taken: list[tuple[int, int]] = []
         for child in sorted(tag.children, key=lambda child: child.is_unit):
             if child.is_unit:
                 place = self._place_of_unit(child, tag, words, taken, places)
@@ -487,7 +493,7 @@ def language_of(model):
 # The line with the times of a subtitle, in SubRip and WebVTT.
 _TIMES = re.compile(r"\s*(?:\d+:)?\d+:\d+[.,]\d+\s*-->\s*(?:\d+:)?\d+:\d+[.,]\d+")
 _SUBTITLE_TAG = re.compile(r"<[^<>\n]*>|\{\\[^{}\n]*\}")
-_DASH = re.compile("(?:\\s*[-\u2013]\\s*)?")
+_DASH = re.compile("\\s*[-\u2013]\\s*")
 _TAG_NAME = re.compile(r"</?\s*([A-Za-z]*)")
 _SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f][\"'\u201d\u2019\u00bb)\]]*$")
 # Maximum number of subtitles that one sentence goes through.
@@ -507,7 +513,7 @@ def translate_subtitles(translator, text, **options):
     """
     lines = text.split("\n")
     texts = [_Lines(lines, *place) for place in _places_of_texts(lines)]
-    groups = [[]]
+    groups: list[list[_Lines]] = [[]]
     for one in texts:
         groups[-1].append(one)
         if _SENTENCE_END.search(one.plain) or len(groups[-1]) == MAX_SUBTITLES:
@@ -541,7 +547,7 @@ def _places_of_texts(lines):
         while end < len(lines) and lines[end].strip():
             end += 1
         own = lines[place:end]
-        spoken = [bool(_DASH.match(line)[0]) for line in own]
+        spoken = [_DASH.match(line) is not None for line in own]
         if sum(spoken) > 1:
             begins = [place + i for i, dash in enumerate(spoken) if dash or not i]
             yield from zip(begins, [*begins[1:], end], strict=True)
@@ -551,7 +557,9 @@ def _places_of_texts(lines):
 
 
 class _Lines:
-    """Lines of text of a subtitle."""
+    """Lines of text of a subtitle, and those of its translation."""
+
+    translation: list[str]
 
     def __init__(self, lines, begin, end):
         self.begin, self.end = begin, end
@@ -560,7 +568,8 @@ class _Lines:
         own = [line.removesuffix("\r") for line in own]
         self.count = max(len(own), LINES)
         self.width = max(LINE_WIDTH, *(len(_SUBTITLE_TAG.sub("", x)) for x in own))
-        self.dash = _DASH.match(own[0])[0]
+        dash = _DASH.match(own[0])
+        self.dash = dash[0] if dash else ""
         own[0] = own[0].removeprefix(self.dash)
         self.events = _subtitle_events("\n".join(own))
         self.plain = "".join(x for kind, x in self.events if kind == "text").strip()
@@ -585,7 +594,8 @@ class _Lines:
 
 def _subtitle_events(text):
     """Return the events of a text; a tag is a pair of its opening and its closing."""
-    events, opened, place = [], [], 0
+    events, place = [], 0
+    opened: list[tuple[str, int]] = []
     for match in _SUBTITLE_TAG.finditer(text):
         events.append(("text", text[place : match.start()]))
         place, tag = match.end(), match[0]

@@ -231,7 +231,8 @@ class Subwords(StoredTokenizer):
         character that consists of byte subwords, is a word, with the punctuation after
         it. Adjacent words of other scripts are separate words.
         """
-        words, places = [], []
+        words: list[str] = []
+        places: list[int] = []
         for tokens in self._between_blanks(token_ids):
             text = self._text(tokens)
             is_spaced = text.isascii() or not has_unspaced(text)
@@ -251,7 +252,8 @@ class Subwords(StoredTokenizer):
 
     def _between_blanks(self, token_ids):
         """Return lists of the tokens between two spaces, up to END."""
-        groups, begun = [], False
+        groups: list[list[int]] = []
+        begun = False
         for token in map(int, token_ids):
             if token == END:
                 break
@@ -270,7 +272,8 @@ class Subwords(StoredTokenizer):
 
     def _split(self, tokens):
         """Return lists of the tokens of each word, in a script without spaces."""
-        words, begun, is_unspaced = [], False, False
+        words: list[list[int]] = []
+        begun = is_unspaced = False
         for place, token in enumerate(tokens):
             character = self._first_character(tokens[place : place + MAX_UTF_8_BYTES])
             unspaced = begins_unspaced(character)
@@ -290,7 +293,7 @@ class Subwords(StoredTokenizer):
         if tokens[0] not in self.bytes:
             return self.pieces[tokens[0]].lstrip(WORD_BEGIN)[:1]
         spelt = itertools.takewhile(self.bytes.__contains__, tokens)
-        return bytes(map(self.bytes.get, spelt)).decode(errors="replace")[0]
+        return bytes(map(self.bytes.__getitem__, spelt)).decode(errors="replace")[0]
 
     def _text(self, tokens):
         """Return the text of tokens between two spaces, without blanks."""
@@ -380,7 +383,8 @@ class Copying:
 
     def _words(self, token_ids):
         """Return a dict from words of several subwords to lists of their numbers."""
-        texts, words = {}, {}
+        texts: dict[int, str] = {}
+        words: dict[str, list[int]] = {}
         numbers = self.numbers(token_ids).tolist()
         for token, number in zip(token_ids, numbers, strict=True):
             if number != NONE:
@@ -521,7 +525,7 @@ _CANDIDATE = re.compile(
 
 _OPENING = re.compile(
     "(?:[\"'\u201c\u201e\u201a\u2018\u00bb\u2039\u203a(\\[{\u00bf\u00a1\u300c\u300e\uff08]"
-    "|[-\u2013\u2014\u2022\u00ab] ?)*+"
+    "|[-\u2013\u2014\u2022\u00ab] ?)++"
 )
 
 _WORD = re.compile(r"[^\W\d_]++")
@@ -603,9 +607,15 @@ def join_sentences(texts):
     return joined
 
 
+def _after_opening(text, place):
+    """Return the place after the opening marks that are at a place."""
+    match = _OPENING.match(text, place)
+    return match.end() if match else place
+
+
 def _is_boundary(text, begin, match):
     """Return whether a sentence that begins at `begin` ends with a `_CANDIDATE`."""
-    place = _OPENING.match(text, match.end()).end()
+    place = _after_opening(text, match.end())
     following = text[place : place + 1]
     if not following.isalnum() or following.islower():
         return False
@@ -614,10 +624,10 @@ def _is_boundary(text, begin, match):
     # A sentence has a word.
     if not _ALPHANUMERIC.search(text, begin, match.start()):
         return False
-    following_word = _WORD.match(text, place)
-    following_word = following_word[0] if following_word else ""
+    found = _WORD.match(text, place)
+    following_word = found[0] if found else ""
     word_begin = max(text.rfind(" ", begin, match.start()) + 1, begin)
-    word = text[_OPENING.match(text, word_begin).end() : match.start()]
+    word = text[_after_opening(text, word_begin) : match.start()]
     marks = match["marks"]
     if marks == "\u2026" or marks.startswith(".."):
         # After a space, an ellipsis stands for words.

@@ -223,7 +223,7 @@ def _check_outputs(config, paths):
         files.check_distinct(inputs, config.output, _records(config))
     # The output is read, too, when it is continued.
     files.check_distinct([*inputs, config.output], *overlays.values())
-    if config.metadata.write_metadata:
+    if metadata and config.metadata.write_metadata:
         outputs = (*inputs, config.output, *overlays.values())
         files.check_distinct(outputs, *metadata.targets.values())
     return overlays, metadata
@@ -339,7 +339,7 @@ def _entry(config, captions, kept, details):
     if isinstance(captions, ImageError):
         return {"error": str(captions)}
     if not kept:
-        empty = {"captions": []} if config.n_best > 1 else {"caption": None}
+        empty: dict = {"captions": []} if config.n_best > 1 else {"caption": None}
         return {**empty, "mean_log_probability": max(map(rounded_score, captions))}
     entries = []
     for one in kept:

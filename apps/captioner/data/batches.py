@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import keras
@@ -120,13 +121,13 @@ class TrainingBatches(keras.utils.PyDataset):
     captions: list
     _: dataclasses.KW_ONLY
     mixture: Mixture | None = None
-    features: list | None = None
-    views: list | None = None
-    paths: list | None = None
+    features: Sequence = ()
+    views: Sequence = ()
+    paths: Sequence = ()
     image_size: int | None = None
     augment: bool = True
     boxes: list | None = None
-    grid: tuple | None = None
+    grid: Sequence[int] = ()
     batch_images: int
     captions_per_image: int
     multiple: int = 1
@@ -135,7 +136,7 @@ class TrainingBatches(keras.utils.PyDataset):
 
     def __post_init__(self):
         super().__init__(workers=2)
-        self.mixture = self.mixture or Mixture([len(self.captions)])
+        self._mixture = self.mixture or Mixture([len(self.captions)])
         most = max(map(len, self.captions))
         self.captions_per_image = min(self.captions_per_image, most)
         self._longest = max(len(text) for texts in self.captions for text in texts)
@@ -151,7 +152,7 @@ class TrainingBatches(keras.utils.PyDataset):
     def _plan(self):
         """Return the images of every batch of this epoch."""
         random = np.random.default_rng((self.seed, self.epoch))
-        order = self.mixture.draw(random)
+        order = self._mixture.draw(random)
         longest = np.array([max(map(len, texts)) for texts in self.captions])
         bucket = self.batch_images * BUCKET_BATCHES
         batches = []
@@ -173,7 +174,7 @@ class TrainingBatches(keras.utils.PyDataset):
         captions = self._caption_batch(chosen, least, random)
         missing = len(captions) - len(chosen)
         chosen = np.append(chosen, np.repeat(chosen[-1:], missing))
-        if self.features is not None:
+        if self.features:
             drawn = random.integers(len(self.features), size=len(chosen))
             views = [self.views[view][i] for view, i in zip(drawn, chosen, strict=True)]
         else:
@@ -181,22 +182,23 @@ class TrainingBatches(keras.utils.PyDataset):
         rows = rows_of_host(len(chosen))
         chosen, captions, views = chosen[rows], captions[rows], views[rows]
         batch = {"captions": captions}
-        if self.features is not None:
+        if self.features:
             pairs = zip(drawn[rows], chosen, strict=True)
             batch["features"] = np.stack([self.features[view][i] for view, i in pairs])
         else:
             paths = [self.paths[i] for i in chosen]
             batch["images"] = load_images(paths, self.image_size, views)
         if self.boxes is not None:
-            batch["coverage"] = self._coverage(chosen, views, captions)
+            boxes = [self.boxes[i] for i in chosen]
+            batch["coverage"] = self._coverage(boxes, views, captions)
         return (batch,)
 
-    def _coverage(self, chosen, views, captions):
+    def _coverage(self, boxes_of_words, views, captions):
         """Return the share of each region that the boxes of each word cover."""
         targets = captions[..., 1:]
         regions = np.zeros((*targets.shape, np.prod(self.grid)), "float32")
-        for row, (image, view) in enumerate(zip(chosen, views, strict=True)):
-            for token, boxes in self.boxes[image].items():
+        for row, (words, view) in enumerate(zip(boxes_of_words, views, strict=True)):
+            for token, boxes in words.items():
                 covered = coverage(viewed(boxes, view), *self.grid)
                 regions[row, targets[row] == token] = covered
         return regions
@@ -294,7 +296,7 @@ def _digest(backbone, paths, views):
     digest.update(f"{_VERSION} {cnn.name} {cnn.input_shape} ".encode())
     digest.update(f"{computed} {views}".encode())
     for weight in cnn.weights:
-        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)))
+        digest.update(keras.ops.convert_to_numpy(weight).tobytes())
     for path in paths:
         digest.update(hashlib.blake2b(read_content(path), digest_size=16).digest())
     return digest.hexdigest()

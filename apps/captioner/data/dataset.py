@@ -148,12 +148,13 @@ def _images_on_disk(roots, listing, split):
     folders = _Folders(roots)
     images, others = listing.select(split)
     found, missing = [], []
-    marked = [x for image in images for x in image.captions if _MARKS.search(x)]
+    texts = itertools.chain.from_iterable(image.captions for image in images)
+    marked = [(match[0], text) for text in texts if (match := _MARKS.search(text))]
     if marked:
         _warn(
             f"{listing.where}: {len(marked)} captions of the split {split} contain "
             f"marks of another program, which are read as words. The first: "
-            f"{_MARKS.search(marked[0])[0]!r} in {marked[0]!r:.60}"
+            f"{marked[0][0]!r} in {marked[0][1]!r:.60}"
         )
     for image in images:
         captions = tuple(text.strip() for text in image.captions if tokenize(text))
@@ -169,9 +170,9 @@ def _images_on_disk(roots, listing, split):
             missing.append(image.path.name)
     _warn_of_dropped(listing, split)
     if not found and not missing:
-        texts = {f"{text!r:.60}" for image in images for text in image.captions}
+        shown = {f"{text!r:.60}" for image in images for text in image.captions}
         expected = f"captions with a word for the split {split}"
-        raise unexpected(roots[0], expected, list_some(texts))
+        raise unexpected(roots[0], expected, list_some(shown))
     if missing:
         report = (
             f"{roots[0]}: {len(missing)} of {len(found) + len(missing)} images of "
@@ -204,7 +205,7 @@ def _check_splits_disjoint(folders, split, images, others):
         own.setdefault(_normalized_name(image.path), []).append(image.path)
     for other, paths in others.items():
         for path in paths:
-            alike = own.get(_normalized_name(path))
+            alike = own.get(_normalized_name(path), [])
             file = folders.find(path) if alike else None
             for image in alike if file else ():
                 if _are_same(image, file):
@@ -331,7 +332,7 @@ class Listing:
 
     def select(self, split):
         """Return the images of a split, and a dict from the others to their paths."""
-        parts = {}
+        parts: dict[str | None, list] = {}
         for image in self._images.values():
             parts.setdefault(image.split, []).append(image)
         if set(parts) <= {None}:
@@ -583,7 +584,8 @@ def read_coco(root):
 
 
 def _read_file(path, split, listing):
-    content, captions = read_json(path), {}
+    content = read_json(path)
+    captions: dict[int | str, list[str]] = {}
     for index, annotation in enumerate(get(content, "annotations", list, path)):
         where = f"{path}: annotations[{index}]"
         image_id = get(annotation, "image_id", int | str, where)
@@ -766,7 +768,7 @@ def read_webdataset(root):
         return None
     listing = Listing(root)
     for shard in shards:
-        split = SPLITS.get(re.match("[a-z]*", shard.name.lower()).group())
+        split = SPLITS.get(re.split("[^a-z]", shard.name.lower(), maxsplit=1)[0])
         for key, files in archived_samples(shard):
             _read_sample(f"{shard}: {key}", files, split, listing)
     return listing
@@ -782,7 +784,7 @@ def _read_sample(where, files, split, listing):
         raise unexpected(where, "one image", found)
     texts = [file for file in files if file.suffix == ".txt"]
     captions = [line.strip("\n") for file in texts for line in read_lines(file)]
-    boxes = {}
+    boxes: dict[str, tuple] = {}
     for file in files:
         if file.suffix == ".json":
             entry = read_json(file)

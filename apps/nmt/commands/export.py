@@ -190,8 +190,8 @@ def save_lite_translator(translator, path, *, search, quantize="int8", **origin)
     }
     # The longest source for each maximum length of a translation.
     sources = {target: length for length, target in max_lengths.items()}
-    lengths = {sources[target] for target in TARGET_LENGTHS if target in sources}
-    lengths = sorted({*lengths, longest})
+    chosen = {sources[target] for target in TARGET_LENGTHS if target in sources}
+    lengths = sorted({*chosen, longest})
 
     save_litert(
         translator,

@@ -211,7 +211,7 @@ class _Lines:
             self.name = printable(self._input or "standard input")
         self.failures = 0
         # The sentences that are not written yet.
-        self.read = collections.deque()
+        self.read: collections.deque[str] = collections.deque()
         self._lines = self._raw()
 
     @property

@@ -153,7 +153,7 @@ class SentenceBatches(keras.utils.PyDataset):
 
     def _tagged(self, sources):
         """Return token ids of all sources, with the tag of back-translations."""
-        tags = ([TAG] if x else [] for x in self.pairs.back_translated)
+        tags = ([TAG] if x else [] for x in self.pairs.back_translated or ())
         return [[*tag, *ids] for tag, ids in zip(tags, sources, strict=True)]
 
     def __getitem__(self, index):
@@ -209,7 +209,8 @@ def cut_batches(chosen, lengths, batch_tokens):
 
     Padding counts; `lengths` is an array `(sentences, sides)`.
     """
-    batch, longest = [], 0
+    batch: list[int] = []
+    longest = 0
     for index in chosen:
         longest = max(longest, lengths[index].max())
         if batch and (len(batch) + 1) * longest > batch_tokens:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import os
 from pathlib import Path
+from typing import Any
 
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import (
@@ -42,7 +43,7 @@ class Pairs:
 
     def chosen(self, indices):
         """Return the pairs of these indices."""
-        columns = {
+        columns: dict[str, Any] = {
             name: [column[i] for i in indices]
             for name, column in vars(self).items()
             if isinstance(column, list)

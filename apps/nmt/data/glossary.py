@@ -95,7 +95,8 @@ class Glossary:
         words = _words(sentence)
         spaced = [i for i, x in enumerate(clean(sentence).split()) for _ in _words(x)]
         folded = [word.casefold() for word in words]
-        found, place = {}, 0
+        found: dict[str, set[int]] = {}
+        place = 0
         while place < len(words):
             for size in range(min(self._longest, len(words) - place), 0, -1):
                 here = slice(place, place + size)
@@ -154,7 +155,7 @@ def _words(text):
     A punctuation mark is a word, and so is a character of a script without spaces,
     each with the combining marks and joiners after it.
     """
-    words = []
+    words: list[str] = []
     for part in clean(text).split():
         continues = False
         for place, character in enumerate(part):

@@ -164,7 +164,7 @@ class TranslationNetwork(DecoderNetwork):
         mask = targets != PAD
         tokens = ops.sum(ops.cast(mask, "float32"))
         if self.pointer_generator:
-            losses = self._copying_losses(x, targets, y_pred)
+            losses = self._copying_losses(self.pointer_generator, x, targets, y_pred)
             loss = ops.sum(ops.where(mask, losses, 0.0)) / ops.maximum(tokens, 1.0)
         else:
             options = {"label_smoothing": self.label_smoothing}
@@ -179,7 +179,7 @@ class TranslationNetwork(DecoderNetwork):
         self.mean_loss.update_state(loss, sample_weight=tokens)
         return share_of_replica(tokens) * loss
 
-    def _copying_losses(self, x, targets, y_pred):
+    def _copying_losses(self, pointer_generator, x, targets, y_pred):
         """Return the loss of every token, `(B, T)`, of a network that copies.
 
         Labels are smoothed over the vocabulary, not over extended ids.
@@ -188,10 +188,10 @@ class TranslationNetwork(DecoderNetwork):
         logits = self.logits(hidden)
         inputs = logits, y_pred["weights"], y_pred["source_ids"], hidden
         if "advantages" in x:
-            log_probs = self.pointer_generator(*inputs) / self.sample_temperature
+            log_probs = pointer_generator(*inputs) / self.sample_temperature
             losses = sequence_crossentropy(targets, log_probs)
             return losses * ops.cast(ops.reshape(x["advantages"], (-1, 1)), "float32")
-        log_probs = self.pointer_generator(*inputs, targets=targets)
+        log_probs = pointer_generator(*inputs, targets=targets)
         losses = -ops.maximum(log_probs, MIN_LOG_PROB)
         if self.label_smoothing:
             spread = ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
