@@ -103,6 +103,7 @@ def test_unreadable_image_is_a_row_with_its_error(
         assert math.isnan(row["score"])
 
 
+@pytest.mark.exhaustive
 def test_files_are_read_with_pyarrow(model_folder, photographs, expected, tmp_path):
     fs = pytest.importorskip("pyarrow.fs")
     batch = CaptionBatch(

@@ -111,6 +111,7 @@ def test_the_help_says_what_the_default_model_is_for(monkeypatch, tmp_path, caps
             assert (line in shown) == expected
 
 
+@pytest.mark.exhaustive
 def test_the_page_says_what_its_model_is_for(calibrated, tmp_path):
     pytest.importorskip("gradio")
     from keras_attention_apps.captioner.web import build
@@ -123,6 +124,7 @@ def test_the_page_says_what_its_model_is_for(calibrated, tmp_path):
     assert title in first_line(page)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="conversion needs TensorFlow"
 )

@@ -141,6 +141,7 @@ def write_package(cnn, folder):
     return models / "lite0.pth", tensors
 
 
+@pytest.mark.exhaustive
 def test_imagenet_weights_come_from_a_package(lite0, tmp_path, monkeypatch):
     file, tensors = write_package(lite0.cnn, tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -113,6 +113,7 @@ def test_evaluation_prints_scores_and_writes_coco_results(
     assert all(isinstance(entry["caption"], str) for entry in reported)
 
 
+@pytest.mark.exhaustive
 def test_cider_of_a_single_image_is_not_printed(
     cached_models, without_java, squares, model_folder, tmp_path, capsys
 ):

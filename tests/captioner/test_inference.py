@@ -34,6 +34,7 @@ def test_a_caption_has_a_word(eager, model_folder, photograph, monkeypatch):
         assert len(caption.words) == len(caption.weights) == 1
 
 
+@pytest.mark.exhaustive
 def test_the_same_image_may_be_given_several_times(captioner):
     file = io.BytesIO()
     random = np.random.default_rng(2)
@@ -117,6 +118,7 @@ def test_half_precision_gives_about_the_same_captions(eager, model_folder, photo
     assert found.score == pytest.approx(expected.score, abs=0.1)
 
 
+@pytest.mark.exhaustive
 def test_batches_of_a_compiled_search_are_padded(eager, captioner):
     random = np.random.default_rng(1)
     images = [random.integers(0, 256, (64, 64, 3)).astype("uint8") for _ in range(5)]
@@ -167,6 +169,7 @@ def test_a_saved_model_gives_the_same_captions(
     np.testing.assert_allclose(ours.weights, theirs.weights, atol=5e-2)
 
 
+@pytest.mark.exhaustive
 def test_hard_attention_may_use_the_expectation(eager, hard_captioner, tmp_path):
     hard_captioner.save(tmp_path / "hard")
     images = {"images": np.zeros((1, 16, 16, 3), "uint8")}

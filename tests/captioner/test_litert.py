@@ -63,6 +63,7 @@ def test_captions_are_those_of_keras(
             assert_same_results(one, other)
 
 
+@pytest.mark.exhaustive
 def test_calibration_images_let_convolutions_compute_in_8_bits(
     cached_models, model_folder, photographs, squares, tmp_path
 ):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("cached_models", "freed_models", "eager")
 
 
 def test_there_is_one_of_each_kind():
-    kinds = {Captioner.from_preset(name).config.attention for name in NAMES}
+    kinds = {Captioner.read_config(name).attention for name in NAMES}
 
     assert kinds == {"hard", "soft"}
 

@@ -23,6 +23,7 @@ def begin(monkeypatch):
     return functools.partial(begin_training, main, monkeypatch)
 
 
+@pytest.mark.exhaustive
 def test_a_preset_may_move_but_not_change(
     squares, captioner, tmp_path, capsys, begin, monkeypatch
 ):
@@ -119,6 +120,7 @@ def test_a_phase_that_stopped_early_does_not_resume(
     assert [figures["cider"] for figures in progress["history"]] == [5, 4, 3, 2]
 
 
+@pytest.mark.exhaustive
 def test_a_caption_needs_others_for_the_mean_baseline(squares, tmp_path, capsys, begin):
     changes = {"captions-per-image": 1, "cache": tmp_path / "cache"}
     assert main(command(squares, tmp_path / "run", **changes)) == 2

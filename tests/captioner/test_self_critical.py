@@ -156,6 +156,7 @@ def test_training_raises_the_reward(batches):
     assert np.mean(history[-9:]) > np.mean(history[:9]) + 0.3
 
 
+@pytest.mark.exhaustive
 def test_a_callback_stops_the_training(eager, batches):
     epochs = []
 

@@ -121,6 +121,7 @@ def test_options_that_do_not_fit_are_errors(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.exhaustive
 def test_little_data_is_reported_and_other_data_does_not_resume(
     eager, without_steps, squares, tmp_path, capsys
 ):
@@ -170,6 +171,7 @@ def with_boxes(squares, folder, boxes):
     return folder
 
 
+@pytest.mark.exhaustive
 def test_boxes_are_those_of_single_words_and_of_one_training(
     squares, tmp_path, capsys, monkeypatch
 ):
@@ -193,6 +195,7 @@ def test_boxes_are_those_of_single_words_and_of_one_training(
     assert "holds another training: boxes was " in capsys.readouterr().err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("texts", quick_first([["a square"], ["a square", "a dog"]]))
 def test_equal_captions_are_reported(
     texts, eager, without_steps, squares, tmp_path, capsys, monkeypatch
@@ -207,6 +210,7 @@ def test_equal_captions_are_reported(
     assert alike == (len(texts) == 1)
 
 
+@pytest.mark.exhaustive
 def test_a_model_of_another_training_is_not_resumed(
     eager, without_steps, squares, tmp_path, model_folder
 ):
@@ -293,6 +297,7 @@ def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_
         np.testing.assert_allclose(same, other, atol=1e-3)
 
 
+@pytest.mark.exhaustive
 def test_a_preset_learns_gently_from_few(
     eager, without_steps, squares, model_folder, tmp_path, capsys
 ):
@@ -334,6 +339,7 @@ def json_lines(squares, folder):
     return folder
 
 
+@pytest.mark.exhaustive
 def test_several_data_sets_train_one_captioner(
     eager, squares, tmp_path, capsys, monkeypatch
 ):

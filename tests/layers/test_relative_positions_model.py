@@ -130,6 +130,7 @@ def test_other_precisions(rng, name, dtype):
         np.testing.assert_allclose(found, value, atol=bound)
 
 
+@pytest.mark.exhaustive
 def test_tables_are_trained(rng):
     layer = build("shaw", True, window_size=3)
     x = draw(rng, SEQUENCE)

@@ -82,7 +82,14 @@ def test_an_interrupted_translation_continues_with_the_missing_parts(
 
 @pytest.mark.parametrize(
     "changes, name",
-    [({"seed": 3}, "seed"), ({"back-translation-temperature": 0.5}, "temperature")],
+    [
+        ({"seed": 3}, "seed"),
+        pytest.param(
+            {"back-translation-temperature": 0.5},
+            "temperature",
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
 )
 def test_back_translations_of_something_else_are_kept(
     few, monolingual, model_folder, tmp_path, untrained_copies, capsys, changes, name

@@ -73,6 +73,7 @@ def test_only_its_own_epochs_are_averaged_and_removed(
     assert contents(tmp_path / "epochs") == before
 
 
+@pytest.mark.exhaustive
 def test_the_average_is_kept_where_the_best_epoch_is_equal(
     untrained_copies, few, tmp_path, monkeypatch
 ):
@@ -86,6 +87,7 @@ def test_the_average_is_kept_where_the_best_epoch_is_equal(
     assert config["calibration"]["count"] == 2
 
 
+@pytest.mark.exhaustive
 def test_where_bleu_is_zero_chrf_decides(untrained_copies, few, tmp_path, monkeypatch):
     chrf = iter([5.0, 9.0, 3.0, 8.0])
     monkeypatch.setattr(
