@@ -125,8 +125,12 @@ def warm(photo, preset, beam_size, precision, calls):
     return medians([_parts(call()) for _ in range(calls)])
 
 
-def by_runtime(photo, preset, beam_size, precision, calls):
-    """Return medians in seconds of a warm call on each runtime."""
+def by_runtime(photo, preset, beam_size, precision, rounds):
+    """Return medians in seconds of a warm call on each runtime.
+
+    In a turn, each has several calls, since the threads of the one before wait actively
+    for a while.
+    """
     import tensorflow as tf
     from keras_attention_apps.captioner.captions import LiteCaptioner
     from keras_attention_apps.captioner.inference import Captioner
@@ -157,15 +161,15 @@ def by_runtime(photo, preset, beam_size, precision, calls):
     else:
         print("ONNX Runtime or tf2onnx is not installed and left out.\n")
 
-    def call():
-        watch = Stopwatch()
+    seconds = {name: [] for name in candidates}
+    for _ in range(rounds):
         for name, candidate in candidates.items():
-            candidate.caption(photo, beam_size=beam_size)
-            watch.lap(name)
-        return watch.seconds
-
-    call()  # traces and compiles
-    return medians([call() for _ in range(calls)])
+            calls = [
+                workers.timed(lambda x=candidate: x.caption(photo, beam_size=beam_size))
+                for _ in range(2 * WARM_CALLS)
+            ]
+            seconds[name] += calls[WARM_CALLS:]
+    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def _parts(seconds):
@@ -221,7 +225,7 @@ def main():
     rounds, calls = arguments.rounds, arguments.rounds * WARM_CALLS
     report(f"cold, medians of {rounds}", cold(*what, rounds))
     report(f"warm, medians of {calls}", warm(*what, calls))
-    report(f"by runtime, medians of {calls}", by_runtime(*what, calls))
+    report(f"by runtime, medians of {calls}", by_runtime(*what, rounds))
 
 
 if __name__ == "__main__":
