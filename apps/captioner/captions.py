@@ -19,6 +19,7 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.hypotheses import (
     Described,
+    Hypothesis,
     check_batch_size,
     check_n_best,
     check_several,
@@ -166,24 +167,26 @@ class BaseCaptioner(Described):
         """Caption images with checked options; `search` has all of the search."""
         raise NotImplementedError
 
-    def captions_of(self, outputs, n_best=1):
+    def captions_of(
+        self, outputs: dict[str, Any], n_best: int = 1
+    ) -> list[list[Caption]]:
         """Return, for every image of a search, its best `Caption`s."""
         found = hypotheses(outputs, n_best)
         return [list(map(self._caption, ranked)) for ranked in found]
 
-    def words_of(self, token_ids):
+    def words_of(self, token_ids: np.ndarray) -> list[str]:
         """Return the words of one sequence of a search."""
         # The last position has room for END alone.
         return self.tokenizer.decode(token_ids[: self.max_length - 1])
 
-    def _read(self, image):
+    def _read(self, image: Any) -> np.ndarray | ImageError:
         """Read an image as an array, or return the `ImageError`."""
         try:
             return read_array(image, self.image_size)
         except ImageError as error:
             return error
 
-    def _caption(self, hypothesis):
+    def _caption(self, hypothesis: Hypothesis) -> Caption:
         words = self.words_of(hypothesis.token_ids)
         maps = hypothesis.weights[: len(words)]
         caption = Caption(
@@ -260,13 +263,13 @@ def _on_keras():
 RUNTIMES = models.Runtimes(_on_keras, LiteCaptioner, max_litert_inputs=10_000)
 
 
-def check_maps(maps):
+def check_maps(maps: str) -> None:
     """Raise a `UserError` if there are no such attention maps."""
     if maps not in MAPS:
         raise UserError(f"maps must be {' or '.join(MAPS)}. Received: {maps!r}")
 
 
-def member_configs(model):
+def member_configs(model: str) -> list[ModelConfig]:
     """Return the `ModelConfig` of each model of a captioner, without Keras."""
     folders = models.member_folders(model, presets=PRESETS, noun="captioner")
     return [models.read_config(x, kind=ModelConfig, noun="captioner") for x in folders]

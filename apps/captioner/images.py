@@ -12,6 +12,8 @@ import pathlib
 import re
 import struct
 import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from keras_attention_apps.common.errors import UserError
@@ -62,40 +64,40 @@ TOO_MANY_SCANS = (
 )
 
 
-class OpenFile(os.PathLike):
+class OpenFile(os.PathLike[str]):
     """An open file of the process, which may be a pipe: it is read only once."""
 
-    def __init__(self, path):
+    def __init__(self, path: os.PathLike[str]):
         self.path = path
-        self._content = None
+        self._content: bytes | None = None
         # Several threads may read it at the same time.
         self._lock = threading.Lock()
 
-    def __fspath__(self):
+    def __fspath__(self) -> str:
         return str(self.path)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return str(self.path)
 
-    def read_bytes(self):
+    def read_bytes(self) -> bytes:
         with self._lock:
             if self._content is None:
                 self._content = read_file(self.path)
             return self._content
 
 
-def is_open(path):
+def is_open(path: object) -> bool:
     """Return whether a path is that of an open file, whose content differs by run."""
     return str(path) == STANDARD_INPUT or str(path).startswith(OPEN_FILES)
 
 
-def is_folder_of(folder, given):
+def is_folder_of(folder: os.PathLike[str], given: Iterable[pathlib.Path]) -> bool:
     """Return whether a folder, or an image in it, is among the given paths."""
     folders = [x if os.path.isdir(x) else x.parent for x in given if not is_open(x)]
     return os.path.realpath(folder) in map(os.path.realpath, folders)
 
 
-def with_open_files(paths):
+def with_open_files(paths: Iterable[os.PathLike[str]]) -> list[os.PathLike[str]]:
     """Return paths, with one `OpenFile` in place of each path of an open file."""
     found = {path: OpenFile(path) for path in paths if is_open(path)}
     return [found.get(path, path) for path in paths]
@@ -142,7 +144,9 @@ class ImageError(UserError):
     """An image that cannot be read; the message is one line with the reason."""
 
 
-def read_image(source, *, draft=False, max_pixels=None):
+def read_image(
+    source: Any, *, draft: bool = False, max_pixels: int | None = None
+) -> Image.Image:
     """Read an image as an upright RGB image.
 
     The EXIF orientation is applied, transparent parts become white, and an animation
@@ -166,7 +170,9 @@ def read_image(source, *, draft=False, max_pixels=None):
         return image.copy() if image is source else image
 
 
-def read_array(source, size, box=None):
+def read_array(
+    source: Any, size: int, box: Sequence[float] | None = None
+) -> np.ndarray:
     """Read an image, and resize it to a square `(size, size, 3)` of uint8.
 
     With a `box`, `(left, top, right, bottom)` as fractions of width and height, only
@@ -204,7 +210,7 @@ def _decoded(source, draft=False, max_pixels=None):
 
 
 @contextlib.contextmanager
-def _errors_of_pillow():
+def _errors_of_pillow() -> Iterator[None]:
     """Turn all errors of Pillow, which may have any type, into `ImageError`s."""
     try:
         yield
@@ -232,7 +238,9 @@ def _reduce(image, draft, is_given):
     return kept + image.width * image.height * (_LIGHT_BYTES if light else _OTHER_BYTES)
 
 
-def image_to_array(image, size, box=None):
+def image_to_array(
+    image: Image.Image, size: int, box: Sequence[float] | None = None
+) -> np.ndarray:
     """Resize an RGB image, or a rectangle of it in pixels, to a square of uint8.
 
     The longer side is resized first, and the result is rounded: which side Pillow
@@ -256,7 +264,7 @@ def image_to_array(image, size, box=None):
 
 
 @functools.cache
-def image_suffixes():
+def image_suffixes() -> frozenset[str]:
     """Return the set of the suffixes of images that can be read, in lower case."""
     Image.init()
     known = Image.registered_extensions()
@@ -265,7 +273,7 @@ def image_suffixes():
     return frozenset(suffix for suffix, name in known.items() if name in formats)
 
 
-def find_images(folder):
+def find_images(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
     """Return the images directly inside a folder, and those of formats not supported.
 
     Both are lists of paths, sorted by name.
@@ -460,11 +468,11 @@ def _to_8_bits(values, maximum):
     return np.rint(scaled).astype("uint8")
 
 
-def _type(value):
+def _type(value: object) -> str:
     return type(value).__name__
 
 
-def _reason(error):
+def _reason(error: Exception) -> str:
     match error:
         case UserError():
             return str(error)
@@ -477,7 +485,9 @@ def _reason(error):
             return f"the image cannot be decoded ({_type(error)}: {error})"
 
 
-def check_size(width, height, length=None, max_pixels=None):
+def check_size(
+    width: int, height: int, length: int | None = None, max_pixels: int | None = None
+) -> None:
     """Raise an `ImageError` for an image that is too large, in a file of a length."""
     # Without a file, the limit of pixels per byte does not apply.
     checks = checks_of_size(width, height, length or width * height, max_pixels)
@@ -510,11 +520,11 @@ def checks_of_size(width, height, length, max_pixels=None):
     ]
 
 
-def too_many_pixels(size, max_pixels):
+def too_many_pixels(size: str, max_pixels: int) -> str:
     return f"expected at most {max_pixels} pixels, got {size} pixels"
 
 
-def check_file(data):
+def check_file(data: bytes) -> int:
     """Raise an `ImageError` for a file that takes long to open.
 
     Pillow reads the comments and the tags of a file, whatever their number, before the
@@ -529,7 +539,7 @@ def check_file(data):
     return 0
 
 
-def _check_segments(data):
+def _check_segments(data: bytes) -> int:
     """Check the number of the segments of a JPEG, and its tags; return the scans."""
     # Pillow joins the segments of a kind.
     found, scans = {b"\xe1Exif\0\0": b"", b"\xe2MPF\0": b""}, 0
@@ -551,12 +561,12 @@ def _check_segments(data):
     return scans
 
 
-def check_tags(block):
+def check_tags(tags: bytes) -> None:
     """Raise an `ImageError` for overlapping values of tags, all of which Pillow copies.
 
     Another format, or a truncated file, has no tags to check.
     """
-    block = memoryview(block.removeprefix(b"Exif\0\0"))
+    block = memoryview(tags.removeprefix(b"Exif\0\0"))
     is_big = 43 in block[2:4]
     order = {b"II": "<", b"MM": ">"}.get(bytes(block[:2]))
     if order is None:
@@ -585,7 +595,7 @@ def check_tags(block):
                 )
 
 
-def _segments(data):
+def _segments(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield the mark of each segment of a JPEG, and the position of its length.
 
     Segments are followed from one to the next, since the data of one, such as a
@@ -610,7 +620,7 @@ class BoundedFile(io.BytesIO):
     # Number of reads that are left, at first those of the header.
     reads = MAX_READS
 
-    def read(self, size=-1):
+    def read(self, size: int | None = -1) -> bytes:
         self.reads -= 1
         if self.reads < 0:
             raise UserError(
@@ -622,14 +632,14 @@ class BoundedFile(io.BytesIO):
 class MemoryBudget:
     """Memory that concurrent tasks reserve, in the order of their requests."""
 
-    def __init__(self, size):
+    def __init__(self, size: int):
         self.size = size
         self.used = 0
         self._change = threading.Condition()
         self._turn = threading.Lock()
 
     @contextlib.contextmanager
-    def reserve(self, amount):
+    def reserve(self, amount: int) -> Iterator[None]:
         """Wait until this number of bytes is free, and reserve them in the context.
 
         An `amount` above the size of the budget reserves the whole budget.

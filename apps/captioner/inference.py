@@ -20,6 +20,7 @@ from keras_attention_apps.captioner.network.networks import (
     CaptionEnsemble,
     build_network,
 )
+from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import computing_in, power_of_two
 from keras_attention_apps.common.task import Task
@@ -62,6 +63,7 @@ class Captioner(BaseCaptioner, Task):
     (7, 7)
     """
 
+    tokenizer: Vocabulary
     config_type = ModelConfig
     search_type = CaptionSearchOptions
     runtime_options = RUNTIME_OPTIONS

@@ -3,6 +3,8 @@
 import collections
 import re
 import unicodedata
+from collections.abc import Iterable
+from typing import Self
 
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import parse_json, to_json
@@ -34,7 +36,7 @@ _WORD = re.compile(rf"'s\b|{_SPACED}(?:['’-]{_SPACED})*|(?={UNSPACED})\w{_MARK
 JOINTS = ((" 's", "'s"), *2 * [(f"({UNSPACED}) ({UNSPACED})", r"\1\2")])
 
 
-def tokenize(caption):
+def tokenize(caption: str) -> list[str]:
     """Split a caption into lower-case words without punctuation, in any script.
 
     In a script without spaces between words, every character is a word. Invisible
@@ -59,13 +61,13 @@ def _masked(character):
     return _MARK if is_mark or character in "\u200c\u200d" else character
 
 
-def sentence(text):
+def sentence(text: str) -> str:
     """Return a caption as a sentence: with a capital letter, and a full stop."""
     text = text[:1].upper() + text[1:]
     return f"{text}." if text[-1:].isalnum() else text
 
 
-def detokenize(words):
+def detokenize(words: Iterable[str]) -> str:
     """Join words to a readable caption.
 
     >>> detokenize(["a", "man", "'s", "hat"])
@@ -77,7 +79,7 @@ def detokenize(words):
     return text
 
 
-def repeatable_words(captions, vocabulary):
+def repeatable_words(captions: Iterable[str], vocabulary: "Vocabulary") -> list[str]:
     """Return the words of a vocabulary that captions repeat, in order.
 
     These are the words that occur several times in at least `REPEATED_SHARE` of the
@@ -102,7 +104,7 @@ class Vocabulary(StoredTokenizer):
     banned = (PAD, START, UNKNOWN)
     file_name = VOCABULARY
 
-    def __init__(self, words):
+    def __init__(self, words: Iterable[str]):
         self.words = (*SPECIAL, *words)
         self.content = f"{to_json(self.words[len(SPECIAL) :], indent=2)}\n".encode()
         self._ids = {word: number for number, word in enumerate(self.words)}
@@ -113,7 +115,7 @@ class Vocabulary(StoredTokenizer):
             )
 
     @classmethod
-    def from_captions(cls, captions, min_count):
+    def from_captions(cls, captions: Iterable[str], min_count: int) -> Self:
         """Build a vocabulary of the words that occur at least `min_count` times."""
         counts: collections.Counter[str] = collections.Counter()
         for caption in captions:
@@ -122,29 +124,29 @@ class Vocabulary(StoredTokenizer):
         return cls([word for word, count in ranked if count >= min_count])
 
     @classmethod
-    def from_content(cls, content):
+    def from_content(cls, content: bytes) -> Self:
         words = parse_json(content)
         if type(words) is not list or not all(type(x) is str for x in words):
             raise UserError(f"{VOCABULARY} must be a list of words")
         return cls(words)
 
-    def extended(self, other):
+    def extended(self, other: "Vocabulary") -> "Vocabulary":
         """Return this vocabulary, followed by the words that only `other` has."""
         own = self.words[len(SPECIAL) :]
         new = [word for word in other.words if word not in self._ids]
         return Vocabulary([*own, *new])
 
-    def ids_of(self, words):
+    def ids_of(self, words: Iterable[str]) -> list[int]:
         """Return the token ids of those words that are in the vocabulary."""
         return [self._ids[word] for word in words if word in self._ids]
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.words)
 
-    def __contains__(self, word):
+    def __contains__(self, word: object) -> bool:
         return word in self._ids
 
-    def encode(self, caption, max_length):
+    def encode(self, caption: str, max_length: int) -> list[int]:
         """Return the token ids of a caption from START to END.
 
         A caption of more than `max_length` words, END included, is cut and has no END.
@@ -153,7 +155,7 @@ class Vocabulary(StoredTokenizer):
         token_ids = [START, *(self._ids.get(word, UNKNOWN) for word in words), END]
         return token_ids if len(words) < max_length else token_ids[:max_length]
 
-    def decode(self, token_ids):
+    def decode(self, token_ids: Iterable[int]) -> list[str]:
         """Return the words of a caption up to END, which is left out."""
         words = []
         for token in token_ids:

@@ -2,13 +2,14 @@
 
 import difflib
 import re
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
     """An error that the user can correct; its message is one line."""
 
 
-def reason(error):
+def reason(error: BaseException) -> str:
     """Return the message of an exception as one line, or else its type.
 
     White space within a line is unchanged, because file names may contain it.
@@ -24,7 +25,7 @@ def reason(error):
 MAX_NAMES = 5
 
 
-def did_you_mean(name, names):
+def did_you_mean(name: object, names: Iterable[str]) -> str:
     """Return a question after a wrong name, or an empty text if none is similar.
 
     >>> did_you_mean("ResNet5", ["MobileNetV2", "ResNet50"])
@@ -34,7 +35,7 @@ def did_you_mean(name, names):
     return f". Did you mean {close[0]!r}?" if close else ""
 
 
-def listed(name, names):
+def listed(name: object, names: Iterable[str]) -> str:
     """Return names, separated by commas; of many, those nearest to a wrong name."""
     names = sorted(names)
     if len(names) <= MAX_NAMES:
@@ -43,7 +44,7 @@ def listed(name, names):
     return f"{', '.join(nearest)} and {len(names) - MAX_NAMES} others"
 
 
-def counted(number, noun):
+def counted(number: int, noun: str) -> str:
     """Return a number and a noun in singular or plural.
 
     >>> counted(1, "word"), counted(2, "word")
@@ -69,7 +70,7 @@ _ESCAPED |= {
 }
 
 
-def printable(value):
+def printable(value: object) -> str:
     """Return a value as text for one line; what cannot be printed is escaped.
 
     >>> print(printable("a\\x1b[31m\\tb.jpg"))

@@ -14,9 +14,17 @@ import stat
 import sys
 import tarfile
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from keras_attention_apps.common.errors import ESCAPED_IN_JSON, UserError, reason
+
+StrPath = str | os.PathLike[str]
+# An open binary file.
+Stream = IO[bytes] | gzip.GzipFile
+# Function from a folder to the set of the names in it that an output replaces.
+OwnNames = Callable[[Path], set[str]]
 
 # Default maximum size of a file, a line, or an expanded member of an archive, in bytes.
 MAX_BYTES = 256_000_000
@@ -35,7 +43,7 @@ class SizeLimitError(UserError):
 
 
 @contextlib.contextmanager
-def at_most(count):
+def at_most(count: int) -> Iterator[None]:
     """Set the limit of the whole process, with all its threads, in the context."""
     global _limit
     before, _limit = _limit, count
@@ -45,7 +53,7 @@ def at_most(count):
         _limit = before
 
 
-def check_bytes(count, name):
+def check_bytes(count: int, name: object) -> None:
     """Raise a `SizeLimitError` if something has more bytes than the limit."""
     if count > _limit:
         raise SizeLimitError(
@@ -53,7 +61,7 @@ def check_bytes(count, name):
         )
 
 
-def check_local(path):
+def check_local(path: StrPath) -> None:
     """Raise a `UserError` if a path is the address of something on the network."""
     address = _ADDRESS.sub(r"\1://", str(path))
     if _ADDRESS.match(address) and not os.path.exists(path):
@@ -63,7 +71,7 @@ def check_local(path):
         )
 
 
-def check_input(path):
+def check_input(path: StrPath) -> None:
     """Raise a `UserError` unless a path is a regular file or an open one."""
     if str(path) == STANDARD_INPUT:
         check_standard_input("a regular file, or lines on the standard input")
@@ -78,14 +86,14 @@ def check_input(path):
             )
 
 
-def check_standard_input(expected):
+def check_standard_input(expected: str) -> None:
     """Raise a `UserError` if the standard input is closed."""
     # Python sets it to `None`.
     if sys.stdin is None:
         raise UserError(f"expected {expected}. Received: a closed standard input")
 
 
-def check_read_once(*paths):
+def check_read_once(*paths: StrPath | None) -> None:
     if [str(path) for path in paths].count(STANDARD_INPUT) > 1:
         raise UserError(
             "expected - for one input at most, since the standard input is read only "
@@ -94,7 +102,7 @@ def check_read_once(*paths):
 
 
 @contextlib.contextmanager
-def opened(path):
+def opened(path: StrPath) -> Iterator[IO[bytes]]:
     """Open a regular file, or the standard input as `-`, for reading of bytes."""
     check_input(path)
     if str(path) == STANDARD_INPUT:
@@ -104,13 +112,13 @@ def opened(path):
         yield file
 
 
-def read_file(path):
+def read_file(path: StrPath) -> bytes:
     """Return the bytes of a regular file, or of the standard input."""
     with opened(path) as file:
         return read_all(file, path)
 
 
-def read_all(file, name):
+def read_all(file: Stream, name: object) -> bytes:
     """Return the bytes of a binary file from here on, up to the limit."""
     content = io.BytesIO()
     while chunk := file.read(CHUNK):
@@ -119,7 +127,7 @@ def read_all(file, name):
     return content.getvalue()
 
 
-def read_line(file, name):
+def read_line(file: Stream, name: object) -> bytes:
     """Return the next line of a binary file, up to the limit."""
     line = file.readline(_limit + 1)
     check_bytes(len(line), name)
@@ -140,7 +148,7 @@ GZIP = b"\x1f\x8b"
 MAX_NUL_SHARE = 0.2
 
 
-def as_utf8(data, name):
+def as_utf8(data: bytes, name: object) -> bytes:
     """Return the bytes of a text as UTF-8 without a byte order mark.
 
     Gzip is expanded; UTF-16 and UTF-32 are known by their byte order mark. Other bytes
@@ -171,7 +179,7 @@ def as_utf8(data, name):
 _CHARSET = re.compile(rb"charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 
 
-def write_or_print(path, content):
+def write_or_print(path: StrPath | None, content: bytes) -> None:
     """Write bytes to a file, in one step, or to the standard output if it is `None`."""
     if path is None:
         sys.stdout.buffer.write(content)
@@ -181,7 +189,7 @@ def write_or_print(path, content):
             temporary.write_bytes(content)
 
 
-def decoded(data, name, *, is_html):
+def decoded(data: bytes, name: object, *, is_html: bool) -> tuple[str, str]:
     """Return a text and its encoding, which a mark or the page names, or a guess."""
     data = as_utf8(data, name)
     declared = _CHARSET.search(data[:1024]) if is_html else None
@@ -192,7 +200,7 @@ def decoded(data, name, *, is_html):
     return data.decode("windows-1252", "replace"), "windows-1252"
 
 
-def utf8_lines(stream, name):
+def utf8_lines(stream: Stream, name: object) -> Iterator[bytes]:
     """Yield the lines of a binary stream, as UTF-8 with their line feeds.
 
     A buffered stream may be compressed by gzip. UTF-16 and UTF-32 are read as a whole.
@@ -211,7 +219,7 @@ def utf8_lines(stream, name):
 
 
 @contextlib.contextmanager
-def _expanded(stream, name):
+def _expanded(stream: Stream, name: object) -> Iterator[gzip.GzipFile]:
     """Yield the file inside a stream that is compressed by gzip."""
     try:
         with gzip.GzipFile(fileobj=stream) as file:
@@ -247,13 +255,13 @@ _WRITE_ERRORS = {
 }
 
 
-def is_litert(name_or_path):
+def is_litert(name_or_path: StrPath) -> bool:
     """Return whether the name of a model is the path of a LiteRT file."""
     return Path(name_or_path).suffix.lower() == Path(LITERT).suffix
 
 
 @contextlib.contextmanager
-def atomic_path(path):
+def atomic_path(path: StrPath) -> Iterator[Path]:
     """Yield a temporary path for a file, which is renamed to `path` on success.
 
     After an error the temporary file is removed, and an older file at `path` is
@@ -278,7 +286,7 @@ def atomic_path(path):
 
 
 @contextlib.contextmanager
-def atomic_folder(path, own_names=None):
+def atomic_folder(path: StrPath, own_names: OwnNames | None = None) -> Iterator[Path]:
     """Yield a new temporary folder, which is renamed to `path` on success.
 
     An older output, whose names `own_names(path)` returns, is replaced as a whole.
@@ -313,7 +321,7 @@ def atomic_folder(path, own_names=None):
 
 
 @contextlib.contextmanager
-def errors_naming(path):
+def errors_naming(path: StrPath) -> Iterator[None]:
     """Name a file or folder in the errors of writing it, such as of a full disk."""
     try:
         yield
@@ -323,7 +331,7 @@ def errors_naming(path):
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def check_file(path):
+def check_file(path: StrPath) -> None:
     """Raise a `UserError` if no file can be written there."""
     fault = None
     if is_pipe_or_device(path):
@@ -348,7 +356,7 @@ def check_file(path):
     _check_parents(path)
 
 
-def check_folder(path, own_names=None):
+def check_folder(path: StrPath, own_names: OwnNames | None = None) -> set[str]:
     """Raise a `UserError` if a path must not be replaced by a new folder.
 
     An empty folder may be, and one with an older output, whose names are returned.
@@ -369,7 +377,7 @@ def check_folder(path, own_names=None):
     return older
 
 
-def expanded(path):
+def expanded(path: StrPath) -> Path:
     """Return a path with a leading `~` expanded."""
     try:
         return Path(path).expanduser()
@@ -380,7 +388,7 @@ def expanded(path):
         ) from error
 
 
-def resolved(path):
+def resolved(path: StrPath) -> Path:
     """Return an absolute path without links."""
     try:
         return Path(os.path.realpath(path, strict=True))
@@ -390,13 +398,13 @@ def resolved(path):
         return Path(os.path.realpath(path))
 
 
-def is_pipe_or_device(path):
+def is_pipe_or_device(path: StrPath) -> bool:
     """Return whether a path is a pipe or a device, which is written to directly."""
     path = Path(path)
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def _check_parents(path):
+def _check_parents(path: StrPath) -> None:
     """Raise a `UserError` if the folder of a path cannot be created or written to."""
     nearest = resolved(path).parent
     while not nearest.exists() and nearest != nearest.parent:
@@ -410,25 +418,25 @@ def _check_parents(path):
         )
 
 
-def holds(folder, names):
+def holds(folder: Path, names: Iterable[str]) -> bool:
     return all((folder / name).exists() for name in names)
 
 
-def remove_folder(path):
+def remove_folder(path: Path) -> None:
     """Remove a folder atomically: it is renamed first."""
     aside = path.with_name(f".old-{os.getpid()}-{path.name}")
     path.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def remove_leftovers(folder, pattern):
+def remove_leftovers(folder: Path, pattern: str) -> None:
     """Remove the incomplete folders of killed processes."""
     for state in ("part", "old"):
         for path in folder.glob(f".{state}-[0-9]*-{pattern}"):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def recover_folder(path):
+def recover_folder(path: Path) -> None:
     """Restore a folder that a killed process was replacing; remove incomplete ones."""
     aside = path.parent.glob(f".old-[0-9]*-{path.name}")
     if not path.exists() and (latest := max(aside, key=os.path.getmtime, default=None)):
@@ -436,45 +444,45 @@ def recover_folder(path):
     remove_leftovers(path.parent, path.name)
 
 
-def _names(folder):
+def _names(folder: Path) -> set[str]:
     """Return the set of the names in a folder, which need not exist."""
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
-def _copy_mode(path, temporary, also=0):
+def _copy_mode(path: Path, temporary: Path, also: int = 0) -> None:
     """Give a temporary file or folder the permissions of another one, and `also`."""
     # Some file systems have no permissions.
     with contextlib.suppress(OSError):
         temporary.chmod(stat.S_IMODE(path.stat().st_mode) | also)
 
 
-def _with_temporary(path):
+def _with_temporary(path: StrPath) -> tuple[Path, Path]:
     """Return the resolved path and a temporary path beside it; create the folder."""
     path = resolved(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path, path.with_name(f".part-{os.getpid()}-{path.name[-KEPT_CHARACTERS:]}")
 
 
-def to_json(value, **layout):
+def to_json(value: Any, **layout: Any) -> str:
     """Return a value as JSON; what UTF-8 or a terminal cannot show is escaped."""
     text = json.dumps(value, ensure_ascii=False, **layout)
     text = text.translate(ESCAPED_IN_JSON)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def write_json(path, value):
+def write_json(path: StrPath, value: Any) -> None:
     """Write a value as readable JSON, atomically."""
     text = to_json(value, indent=2, default=str)
     with atomic_path(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-def read_json(path):
+def read_json(path: StrPath) -> Any:
     """Read a file of JSON; see `parse_json`."""
     return parse_json(read_file(path).decode("utf-8"))
 
 
-def parse_json(text, **options):
+def parse_json(text: str | bytes, **options: Any) -> Any:
     """Return the value of a text in JSON, a string or bytes."""
     try:
         return json.loads(text, **options)
@@ -482,7 +490,9 @@ def parse_json(text, **options):
         raise ValueError("JSON that is nested too deeply") from None
 
 
-def check_distinct(inputs, *outputs, whole=True):
+def check_distinct(
+    inputs: Iterable[StrPath | None], *outputs: StrPath | None, whole: bool = True
+) -> None:
     """Raise a `UserError` if an output is an input, or a file in an input folder.
 
     Links and other spellings of a name make no difference, and inputs need not exist.
@@ -514,7 +524,7 @@ _WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
-def locked(folder):
+def locked(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes, and create it if needed.
 
     At the end the lock is removed, and so is an empty folder. The system releases the
@@ -530,7 +540,7 @@ def locked(folder):
 
 
 @contextlib.contextmanager
-def locked_file(path):
+def locked_file(path: StrPath) -> Iterator[None]:
     """Lock a file, which need not exist, by a hidden file beside it; see `locked`."""
     target = resolved(path)
     # A longer name would exceed the limit of the system.
@@ -540,7 +550,7 @@ def locked_file(path):
 
 
 @contextlib.contextmanager
-def _held(lock, kind, name):
+def _held(lock: Path, kind: str, name: StrPath) -> Iterator[None]:
     """Hold the lock of an output; `kind` and `name` describe it in errors."""
     import filelock
 

@@ -5,6 +5,7 @@ Shapes: B rows, K hypotheses, T tokens, S positions that are attended to.
 
 import dataclasses
 import os
+from typing import Any
 
 import numpy as np
 from keras_attention_apps.common import options
@@ -32,7 +33,7 @@ class Hypothesis:
     weights: np.ndarray
 
 
-def hypotheses(outputs, n_best=1):
+def hypotheses(outputs: dict[str, Any], n_best: int = 1) -> list[list[Hypothesis]]:
     """Return the best hypotheses of every row, best first."""
     outputs = {name: np.asarray(values) for name, values in outputs.items()}
     # A search without a possible hypothesis returns -1e9; comparing NaN is false.
@@ -58,7 +59,7 @@ def hypotheses(outputs, n_best=1):
     ]
 
 
-def check_n_best(n_best, search):
+def check_n_best(n_best: int, search: dict[str, Any]) -> None:
     """Raise a `UserError` if `n_best` exceeds the beam width, or is below 1."""
     beam_size = search["beam_size"]
     if not 1 <= n_best <= beam_size:
@@ -67,7 +68,7 @@ def check_n_best(n_best, search):
         )
 
 
-def check_several(inputs):
+def check_several(inputs: object) -> None:
     """Raise a `UserError` for one input; the items of a string are its characters."""
     if isinstance(inputs, (str, bytes, os.PathLike)):
         raise UserError(
@@ -75,7 +76,7 @@ def check_several(inputs):
         )
 
 
-def check_batch_size(batch_size):
+def check_batch_size(batch_size: int) -> None:
     """Raise a `UserError` if the batch size is below 1."""
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1. Received: {batch_size}")
@@ -158,7 +159,7 @@ class Described:
     purpose: str | None = None
     calibration: Calibration | None = None
 
-    def read_description(self, content):
+    def read_description(self, content: dict[str, Any]) -> None:
         """Set both from a dict that was read from JSON, which need not have them."""
         purpose, calibration = content.get("purpose"), content.get("calibration")
         if purpose is not None:
@@ -174,7 +175,7 @@ class Described:
                 )
 
     @property
-    def description(self):
+    def description(self) -> dict[str, Any]:
         """Dict of both, as `read_description` reads it."""
         found = {
             "purpose": self.purpose,
@@ -194,7 +195,7 @@ class Described:
         return dataclasses.replace(output, unsure=self.calibration.is_unsure(output))
 
 
-def check_purpose(purpose):
+def check_purpose(purpose: Any) -> None:
     """Raise a `UserError` if the purpose of a model is not one short line."""
     is_line = isinstance(purpose, str) and purpose.isprintable()
     if not (is_line and 0 < len(purpose) <= MAX_PURPOSE):

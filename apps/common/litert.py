@@ -11,13 +11,15 @@ import queue
 import threading
 import zipfile
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import (
     SizeLimitError,
+    StrPath,
     atomic_path,
     check_bytes,
     read_file,
@@ -25,7 +27,7 @@ from keras_attention_apps.common.files import (
 )
 from keras_attention_apps.common.hypotheses import Described, hypotheses
 from keras_attention_apps.common.models import find_litert, loading
-from keras_attention_apps.common.options import Natural, from_json
+from keras_attention_apps.common.options import Natural, SearchOptions, from_json
 from keras_attention_apps.common.text import StoredTokenizer
 
 # Version of the metadata; files of a later one are refused.
@@ -50,7 +52,9 @@ class Header:
     model_crc32: Natural
 
 
-def write_model_file(path, model, *, kind, metadata, files):
+def write_model_file(
+    path: StrPath, model: bytes, *, kind: str, metadata: dict, files: dict[str, bytes]
+) -> None:
     """Write a LiteRT model with its metadata, atomically."""
     header = Header(VERSION, kind, len(model), zlib.crc32(model))
     metadata = {**dataclasses.asdict(header), **metadata}
@@ -63,14 +67,14 @@ def write_model_file(path, model, *, kind, metadata, files):
                 archive.writestr(zipfile.ZipInfo(name), content)
 
 
-def update_metadata(path, kind, entries):
+def update_metadata(path: StrPath, kind: str, entries: dict[str, Any]) -> None:
     """Replace some entries of the metadata of a LiteRT file."""
     metadata, files = read_model_file(path, kind)
     model = read_file(path)[: metadata["model_bytes"]]
     write_model_file(path, model, kind=kind, metadata=metadata | entries, files=files)
 
 
-def read_model_file(path, kind):
+def read_model_file(path: StrPath, kind: str) -> tuple[dict, dict[str, bytes]]:
     """Return the metadata and the other files of a LiteRT file, and check its model."""
     path = Path(path)
     if not path.is_file():
@@ -109,7 +113,7 @@ def read_model_file(path, kind):
     return metadata, files
 
 
-def available():
+def available() -> bool:
     return importlib.util.find_spec("ai_edge_litert") is not None
 
 
@@ -120,7 +124,7 @@ class Runtime:
     calls concurrently, each with its own interpreter and one thread.
     """
 
-    def __init__(self, path, threads=None):
+    def __init__(self, path: StrPath, threads: int | None = None):
         self.path = path
         self.threads = threads or _processors()
         try:
@@ -131,11 +135,11 @@ class Runtime:
                 f"python -m pip install ai-edge-litert ({error})"
             ) from error
         self._type = Interpreter
-        self._sequential = None
+        self._sequential: Callable | None = None
         self._lock = threading.Lock()
         self._idle: queue.SimpleQueue = queue.SimpleQueue()
 
-    def __call__(self, signature, **inputs):
+    def __call__(self, signature: str, **inputs: Any) -> dict[str, Any]:
         """Run a signature with all threads; returns a dict of arrays."""
         with self._lock:
             if self._sequential is None:
@@ -143,7 +147,7 @@ class Runtime:
             # The arrays are copies, so that the next call does not change them.
             return self._sequential(signature)(**inputs)
 
-    def in_parallel(self, signature, **inputs):
+    def in_parallel(self, signature: str, **inputs: Any) -> dict[str, Any]:
         """Run a signature with one thread, concurrently with other calls."""
         try:
             runners = self._idle.get_nowait()
@@ -160,11 +164,15 @@ class Runtime:
         return functools.cache(interpreter.get_signature_runner)
 
 
-def _processors():
+def _processors() -> int:
     """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class LiteTask(Described):
@@ -179,12 +187,12 @@ class LiteTask(Described):
     noun: str
     presets: Path
     tokenizer_type: type[StoredTokenizer]
-    search_type: type
+    search_type: type[SearchOptions]
     metadata_type: type
     tokenizer: StoredTokenizer
     extra_ids = 0
 
-    def __init__(self, path, *, threads=None):
+    def __init__(self, path: StrPath, *, threads: int | None = None):
         self.path = Path(path)
         metadata, files = read_model_file(path, self.noun)
         self.runtime = Runtime(path, threads)
@@ -215,9 +223,7 @@ class LiteTask(Described):
         return best
 
     @classmethod
-    def from_preset(
-        cls, name_or_path: str | os.PathLike, *, threads: int | None = None
-    ) -> Self:
+    def from_preset(cls, name_or_path: StrPath, *, threads: int | None = None) -> Self:
         """Load a `.tflite` file, that of a shipped preset, or that of a folder.
 
         Raises:
@@ -225,7 +231,7 @@ class LiteTask(Described):
         """
         return cls(find_litert(name_or_path, cls.presets), threads=threads)
 
-    def search_options(self, **given):
+    def search_options(self, **given: Any) -> dict[str, Any]:
         """Return the options of the beam search; others than the file's are refused."""
         for name, value in given.items():
             if name not in self.search or value != self.search[name]:
@@ -236,7 +242,9 @@ class LiteTask(Described):
                 )
         return self.search
 
-    def in_parallel(self, function, items):
+    def in_parallel(
+        self, function: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Iterator[tuple[Item, Result]]:
         """Yield pairs of an item and its result, in order, from several threads."""
         pending: collections.deque = collections.deque()
         pool = ThreadPoolExecutor(self.runtime.threads)

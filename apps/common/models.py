@@ -7,7 +7,7 @@ import itertools
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from keras_attention_apps.common.errors import (
     printable,
     reason,
 )
-from keras_attention_apps.common.options import from_json
+from keras_attention_apps.common.files import StrPath
+from keras_attention_apps.common.options import Config, RuntimeConfig, from_json
 
 # Keys in a JSON file: the digests of other files by name, and its own digest.
 FILE_DIGESTS_KEY = "sha256"
@@ -28,7 +29,7 @@ DIGEST_KEY = "digest"
 SUMS = "SHA256SUMS"
 
 
-def write_sealed(path, value, names=()):
+def write_sealed(path: Path, value: dict, names: Iterable[str] = ()) -> dict[str, Any]:
     """Write a dict as JSON, with digests; return the dict that was written."""
     content = json.loads(json.dumps(value, default=str))
     content[FILE_DIGESTS_KEY] = {
@@ -39,13 +40,13 @@ def write_sealed(path, value, names=()):
     return content
 
 
-def update_sealed(path, entries):
+def update_sealed(path: Path, entries: dict[str, Any]) -> None:
     """Replace some entries of a JSON file; those of the digests of files stay."""
     content = {**read_sealed(path), **entries}
     files.write_json(path, {**content, DIGEST_KEY: _digest(content)})
 
 
-def read_sealed(path):
+def read_sealed(path: Path) -> dict[str, Any]:
     """Return the dict of a JSON file."""
     try:
         content = files.read_json(path)
@@ -66,14 +67,14 @@ def read_sealed(path):
     return content
 
 
-def check_file_digest(content, path):
+def check_file_digest(content: dict[str, Any], path: Path) -> None:
     """Raise a `UserError` if a file has a digest, and differs from it."""
     digest = content.get(FILE_DIGESTS_KEY, {}).get(path.name)
     if digest is not None and digest != digest_of_file(path):
         raise UserError(f"{path.name} is damaged: it differs from its digest")
 
 
-def write_sums(folder):
+def write_sums(folder: Path) -> None:
     """Write the digests of all files of a folder to a file in it.
 
     `sha256sum --check SHA256SUMS` in the folder verifies them.
@@ -86,7 +87,7 @@ def write_sums(folder):
     (folder / SUMS).write_text("".join(lines), encoding="utf-8", newline="\n")
 
 
-def summed_names(folder):
+def summed_names(folder: Path) -> set[str]:
     """Return the names in a folder whose digests `write_sums` wrote, and `SUMS`."""
     try:
         lines = (folder / SUMS).read_text("utf-8").splitlines()
@@ -95,7 +96,7 @@ def summed_names(folder):
     return {SUMS, *(line.partition("  ")[2].partition("/")[0] for line in lines)}
 
 
-def short_digest(value):
+def short_digest(value: Any) -> str:
     """Return a short digest of a value, for comparison and for messages."""
     text = json.dumps(value, sort_keys=True, default=repr)
     return f"digest {hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -107,10 +108,13 @@ def _digest(content):
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def digest_of_file(path):
+def digest_of_file(path: StrPath) -> str:
     """Return the SHA-256 digest of a file in hexadecimal digits."""
+    digest = hashlib.sha256()
     with files.opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while chunk := file.read(files.CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 # Configuration of a model, in its folder.
@@ -130,7 +134,7 @@ MAX_MEMBERS = 16
 BEST = "model"
 
 
-def find_preset(name_or_path, presets):
+def find_preset(name_or_path: StrPath, presets: Path) -> Path:
     """Return the folder of a shipped preset or of a trained model, which exists."""
     files.check_local(name_or_path)
     path = files.expanded(name_or_path)
@@ -150,14 +154,14 @@ def find_preset(name_or_path, presets):
     )
 
 
-def split_names(name_or_path):
+def split_names(name_or_path: StrPath) -> list:
     """Return the names of the models of `"a+b"`; an existing path is not split."""
     name = str(name_or_path)
     exists = files.expanded(name).exists()
     return [name_or_path] if exists or "+" not in name else name.split("+")
 
 
-def name_of(model):
+def name_of(model: StrPath) -> str:
     """Return a model's name without the folders of this computer.
 
     The folder `model` in the output of a training has the name of the output, too.
@@ -174,7 +178,7 @@ def name_of(model):
     )
 
 
-def member_folders(name_or_path, *, presets, noun):
+def member_folders(name_or_path: StrPath, *, presets: Path, noun: str) -> list[Path]:
     """Return the folders of the models of an ensemble, or that of a single model.
 
     An ensemble is a name such as `"a+b"`, or a folder whose configuration lists the
@@ -226,7 +230,7 @@ def _listed_members(content):
     return members
 
 
-def find_litert(name_or_path, presets):
+def find_litert(name_or_path: StrPath, presets: Path) -> Path:
     """Return the path of a `.tflite` file, or of that of a preset or a folder."""
     path = files.expanded(name_or_path)
     if files.is_litert(path):
@@ -247,7 +251,7 @@ _ERRORS = (OSError, ValueError, RuntimeError, MemoryError)
 
 
 @contextlib.contextmanager
-def loading(model, noun):
+def loading(model: StrPath, noun: str) -> Iterator[None]:
     """Replace errors of loading a model by a `UserError` that names the model."""
     try:
         yield
@@ -257,7 +261,7 @@ def loading(model, noun):
         raise UserError(f"{model} is not a complete {noun}: {reason(error)}") from error
 
 
-def model_names(folder):
+def model_names(folder: Path) -> set[str]:
     """Return the set of the names in a folder that belong to a saved model.
 
     Other libraries also write `MODEL_FILES`, but no configuration with a `"model"`.
@@ -273,7 +277,7 @@ def model_names(folder):
     return {*MODEL_FILES, files.LITERT, *digests} if is_model else set()
 
 
-def read_config(folder, *, kind, noun):
+def read_config(folder: Path, *, kind: type[Config], noun: str) -> Config:
     """Return the configuration of a single model in a folder, a `kind`."""
     with loading(folder, noun):
         return from_json(kind, _options(read_sealed(folder / CONFIG)))
@@ -290,7 +294,7 @@ def _options(content):
 _DEFAULT_VALUES = (None, False, "float32")
 
 
-def changes_in(options):
+def changes_in(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a model, a dict, without those that leave it as it is."""
     return {name: x for name, x in options.items() if x not in _DEFAULT_VALUES}
 
@@ -303,13 +307,21 @@ class Runtimes:
     chooses LiteRT for at most `max_litert_inputs`.
     """
 
-    keras: Callable
+    keras: Callable[[], Any]
     litert: Any
     max_litert_inputs: int
 
     def load(
-        self, model, config, *, count, search, n_best=1, needs_keras=None, **options
-    ):
+        self,
+        model: StrPath,
+        config: RuntimeConfig,
+        *,
+        count: int | None,
+        search: dict[str, Any],
+        n_best: int = 1,
+        needs_keras: str | None = None,
+        **options: Any,
+    ) -> Any:
         """Load a model.
 
         Args:
@@ -346,20 +358,20 @@ class Runtimes:
                 return lite
         return self.keras().from_preset(model, **options)
 
-    def load_for(self, config, **options):
+    def load_for(self, config: Any, **options: Any) -> Any:
         """Load the model that the options of a command, `config`, choose."""
         chosen, search = config.model, config.search.given
         options |= chosen.options
         return self.load(chosen.name, config.runtime, search=search, **options)
 
-    def load_served(self, model, config):
+    def load_served(self, model: StrPath, config: Any) -> tuple[Any, int]:
         """Return a model for a service, and its beam width."""
         search = config.search.given
         options = {"count": None, "search": search, **config.model.options}
         found = self.load(model, config.runtime, **options)
         return found, found.search_options(**search)["beam_size"]
 
-    def search_options(self, given):
+    def search_options(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return all options of the search on Keras: those given, and the defaults."""
         return self.litert.search_type(**given).complete
 
@@ -376,7 +388,7 @@ class Runtimes:
             return []
         return [x / name for x in dict.fromkeys([*named, *members]) for name in own]
 
-    def described_files(self, model):
+    def described_files(self, model: StrPath) -> list[Path]:
         """Return the files of a model that have its calibration; check each."""
         paths = [files.expanded(model)]
         if not files.is_litert(model):
@@ -386,7 +398,7 @@ class Runtimes:
             files.check_file(path)
         return paths
 
-    def with_absolute_paths(self, model):
+    def with_absolute_paths(self, model: StrPath) -> str:
         """Return a name of the same model that is valid in every working directory."""
         presets, names = self.litert.presets, []
         for name in split_names(model):
@@ -398,7 +410,7 @@ class Runtimes:
             names.append(str(path.absolute()) if is_path else name)
         return "+".join(names)
 
-    def others(self, names, model):
+    def others(self, names: Iterable[str], model: str) -> list[str]:
         """Return the names of all models but one, which may have another name."""
         others = {self.with_absolute_paths(name): name for name in names}
         others.pop(self.with_absolute_paths(model), None)

@@ -10,13 +10,19 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import tyro
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import MAX_BYTES, expanded, is_litert
 from tyro.conf import Positional
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Config = TypeVar("Config", bound="DataclassInstance")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -26,7 +32,7 @@ class Range:
     least: float
     most: float = math.inf
 
-    def __str__(self):
+    def __str__(self) -> str:
         if self.most == math.inf:
             return f"at least {self.least}"
         if self.least == -math.inf:
@@ -66,7 +72,7 @@ LengthRatio = Annotated[float, Range(0.1, 1000)]
 LengthPenalty = Annotated[float, Range(0, 10)]
 
 
-def check_ranges(config):
+def check_ranges(config: object) -> None:
     """Raise a `UserError` if an option of a dataclass is out of its range."""
     hints = typing.get_type_hints(type(config), include_extras=True)
     for name, value in vars(config).items():
@@ -86,7 +92,7 @@ def check_ranges(config):
                     )
 
 
-def from_json(kind, options):
+def from_json(kind: type[Config], options: Any) -> Config:
     """Return a dataclass from a dict that was read from JSON, and validate it."""
     if not isinstance(options, dict):
         raise UserError(f"expected an object with options. Received: {options!r:.60}")
@@ -109,7 +115,7 @@ def from_json(kind, options):
     return found
 
 
-def _fits(hint, value):
+def _fits(hint: Any, value: Any) -> bool:
     """Return whether a value from JSON is of the annotated type."""
     parts = typing.get_args(hint)
     match typing.get_origin(hint):
@@ -126,7 +132,7 @@ def _fits(hint, value):
     return type(value) is hint or (hint is float and type(value) is int)
 
 
-def described(hint):
+def described(hint: Any) -> str:
     """Return the name of a type in JSON."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is Literal:
@@ -146,7 +152,7 @@ def described(hint):
     return f"{expected} of {described(parts[-1])}" if parts else expected
 
 
-def _ranges(hint):
+def _ranges(hint: Any) -> list[Range]:
     """Return the `Range`s in a type, or in the types of a union."""
     found = [part for part in getattr(hint, "__metadata__", ()) if type(part) is Range]
     for part in typing.get_args(hint):
@@ -154,7 +160,9 @@ def _ranges(hint):
     return found
 
 
-def replaced(model, changes, runtime_options):
+def replaced(
+    model: Config, changes: dict[str, Any], runtime_options: Iterable[str]
+) -> Config:
     """Return the configuration of a model with some options replaced."""
     given = {}
     for name, value in changes.items():
@@ -175,7 +183,9 @@ def replaced(model, changes, runtime_options):
     return from_json(type(model), {**dataclasses.asdict(model), **given})
 
 
-def with_defaults(config, defaults, few=None):
+def with_defaults(
+    config: Config, defaults: dict[str, Any], few: str | None = None
+) -> Config:
     """Return a dataclass in which defaults replace `None`.
 
     `few` describes the examples of a preset that learns gently from them; the defaults
@@ -224,12 +234,12 @@ class SearchOptions:
     diversity_penalty: Rare[NonNegative | None] = None
 
     @property
-    def given(self):
+    def given(self) -> dict[str, Any]:
         """Dict of the options that were given."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
-    def complete(self):
+    def complete(self) -> dict[str, Any]:
         """Dict of all options: those that were given, and the defaults of the rest."""
         search = {**vars(self), **self.defaults, **self.given}
         beam_size, groups = search["beam_size"], search["beam_groups"]
@@ -245,7 +255,9 @@ ModelName = Annotated[str, tyro.conf.arg(name="model", aliases=["--preset"])]
 Flags = tyro.conf.OmitArgPrefixes[T]
 
 
-def parsed(commands, argv, read_config, **program):
+def parsed(
+    commands: Callable, argv: Sequence[str], read_config: Callable, **program: Any
+) -> Any:
     """Parse a command line into one of the dataclasses of `commands`.
 
     A leading `~` of a path is expanded, also in `--output=~/model`, which the shell

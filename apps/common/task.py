@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -10,15 +10,26 @@ import keras
 import numpy as np
 from keras_attention_apps.common import files, models
 from keras_attention_apps.common.errors import UserError, counted
+from keras_attention_apps.common.files import StrPath
 from keras_attention_apps.common.hypotheses import Described
 from keras_attention_apps.common.models import CONFIG, WEIGHTS, read_sealed
-from keras_attention_apps.common.network.base import Ensemble, SearchModel, computing_in
+from keras_attention_apps.common.network.base import (
+    DecoderNetwork,
+    Ensemble,
+    SearchModel,
+    computing_in,
+)
 from keras_attention_apps.common.network.weights import (
     check_weights,
     load_model,
     save_model,
 )
-from keras_attention_apps.common.options import replaced
+from keras_attention_apps.common.options import (
+    AverageConfig,
+    Config,
+    SearchOptions,
+    replaced,
+)
 from keras_attention_apps.common.text import StoredTokenizer
 
 # Maximum number of cached searches; a long-running process may need many.
@@ -40,12 +51,20 @@ class Task(Described):
     build_network: ClassVar[Callable[..., keras.Model]]
     noun: str
     presets: Path
-    config_type: type
-    search_type: type
+    config_type: type[Any]
+    search_type: type[SearchOptions]
     tokenizer_type: type[StoredTokenizer]
+    tokenizer: StoredTokenizer
     runtime_options: tuple[str, ...] = ()
 
-    def __init__(self, config, tokenizer, network, *, jit_compile=False):
+    def __init__(
+        self,
+        config: Any,
+        tokenizer: StoredTokenizer,
+        network: DecoderNetwork | Ensemble,
+        *,
+        jit_compile: bool = False,
+    ):
         self.config = config
         self.tokenizer = tokenizer
         self.network = network
@@ -54,16 +73,16 @@ class Task(Described):
         if jit_compile and backend == "torch":
             raise UserError("jit_compile needs TensorFlow or JAX. Received: PyTorch")
         self.jit_compile = jit_compile or backend == "jax"
-        self._search_models = {}
+        self._search_models: dict[tuple, SearchModel] = {}
 
     @classmethod
-    def read_config(cls, name_or_path):
+    def read_config(cls, name_or_path: StrPath) -> Any:
         """Return the configuration of a preset, or of the model in a folder."""
         first, *_ = cls._folders(name_or_path)
         return models.read_config(first, kind=cls.config_type, noun=cls.noun)
 
     @classmethod
-    def _folders(cls, name_or_path):
+    def _folders(cls, name_or_path: StrPath) -> list[Path]:
         return models.member_folders(name_or_path, presets=cls.presets, noun=cls.noun)
 
     @classmethod
@@ -128,7 +147,9 @@ class Task(Described):
         return cls(config, tokenizer, network, jit_compile=jit_compile)
 
     @classmethod
-    def to_fine_tune(cls, name_or_path, model, **options):
+    def to_fine_tune(
+        cls, name_or_path: StrPath, model: Config, **options: Any
+    ) -> tuple[Self, Config]:
         """Return a single model to fine-tune, and the configuration of the training.
 
         `model` is the configuration that is wanted; `**options` are those of
@@ -140,7 +161,7 @@ class Task(Described):
         return start, replaced(start.config, changes, cls.runtime_options)
 
     @classmethod
-    def average(cls, config):
+    def average(cls, config: AverageConfig) -> None:
         """Write the average of several models, as an `AverageConfig` describes it."""
         files.check_distinct(config.models, config.output, whole=False)
         # A user who forgets the output must not lose the first model.
@@ -151,7 +172,7 @@ class Task(Described):
         print(f"Wrote {config.output}, the average of {count}")
 
     @classmethod
-    def ensemble(cls, models, *, jit_compile=False):
+    def ensemble(cls, models: Sequence[Self], *, jit_compile: bool = False) -> Self:
         """Return a model whose search follows the mean probability of several models.
 
         They differ in their networks alone; the ensemble has the options of the first
@@ -169,7 +190,7 @@ class Task(Described):
         network = cls.ensemble_type(networks)
         return cls(first.config, first.tokenizer, network, jit_compile=jit_compile)
 
-    def parts_to_share(self, config):
+    def parts_to_share(self, config: Any) -> dict[str, keras.layers.Layer]:
         """Return the layers that the network of an ensemble's next model can share.
 
         They are keyword arguments of `build_network`, and `config` is its
@@ -177,7 +198,7 @@ class Task(Described):
         """
         return {}
 
-    def member_network(self, other):
+    def member_network(self, other: Self) -> DecoderNetwork:
         """Return the network of another model for an ensemble with this one."""
         if self.tokenizer.content != other.tokenizer.content:
             raise UserError(
@@ -186,27 +207,27 @@ class Task(Described):
         return other.network
 
     @property
-    def is_ensemble(self):
+    def is_ensemble(self) -> bool:
         return isinstance(self.network, Ensemble)
 
-    def check_single(self, purpose):
+    def check_single(self, purpose: str) -> None:
         """Raise a `UserError` if this is an ensemble, which a purpose excludes."""
         if self.is_ensemble:
             raise UserError(f"{purpose} needs a single {self.noun}, not an ensemble")
 
-    def search_options(self, **given):
+    def search_options(self, **given: Any) -> dict[str, Any]:
         """Return all options of the beam search: those given, and the defaults."""
         return self.search_type(**given).complete
 
     @property
-    def identity(self):
+    def identity(self) -> dict[str, Any]:
         """Dict of the options and parts that averaged models must share."""
         options = dataclasses.asdict(self.config)
         for name in self.runtime_options:
             del options[name]
         return {**options, "vocabulary": models.short_digest(self.tokenizer.content)}
 
-    def save(self, folder, *, card=None, **metadata):
+    def save(self, folder: Path, *, card: str | None = None, **metadata: Any) -> None:
         """Write the model as a folder that `from_preset` loads.
 
         Files of an older model there are replaced. `card` is the text of a model card,

@@ -18,7 +18,7 @@ from keras_attention_apps.nmt.config import (
 )
 from keras_attention_apps.nmt.data.glossary import word_continuations
 from keras_attention_apps.nmt.network import build_network
-from keras_attention_apps.nmt.text import pad
+from keras_attention_apps.nmt.text import Subwords, pad
 from keras_attention_apps.nmt.translations import BaseTranslator
 
 from keras_attention import (
@@ -57,6 +57,7 @@ class Translator(BaseTranslator, Task):
         UserError: If `jit_compile` is requested on PyTorch.
     """
 
+    tokenizer: Subwords
     config_type = ModelConfig
     search_type = TranslationSearchOptions
     runtime_options = RUNTIME_OPTIONS

@@ -5,7 +5,9 @@ import io
 import itertools
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Self
 
 import numpy as np
 from keras_attention_apps.common.errors import UserError
@@ -46,7 +48,7 @@ _SMALL, ITERATIONS = 1e-3, 5
 MAX_UTF_8_BYTES = 4
 
 
-def clean(text):
+def clean(text: str) -> str:
     """Normalise a text: Unicode's NFC, with single spaces between words.
 
     White space, control characters and SentencePiece's mark U+2581 become spaces;
@@ -62,7 +64,7 @@ def clean(text):
     return _BLANKS.sub(" ", text).strip(" ")
 
 
-def decode_line(line, path, number):
+def decode_line(line: bytes, path: object, number: int) -> str:
     """Decode a line of bytes."""
     try:
         return line.decode("utf-8")
@@ -85,7 +87,7 @@ class Subwords(StoredTokenizer):
 
     file_name = SUBWORDS
 
-    def __init__(self, model):
+    def __init__(self, model: bytes):
         import sentencepiece
         from google.protobuf.message import DecodeError
         from sentencepiece.sentencepiece_model_pb2 import ModelProto
@@ -134,7 +136,9 @@ class Subwords(StoredTokenizer):
         self.banned = PAD, START, UNKNOWN, *spelt
 
     @classmethod
-    def train(cls, sentences, size, *, character_coverage=1.0):
+    def train(
+        cls, sentences: Iterable[str], size: int, *, character_coverage: float = 1.0
+    ) -> Self:
         """Learn subwords."""
         import sentencepiece
 
@@ -177,17 +181,17 @@ class Subwords(StoredTokenizer):
         return cls(model.getvalue())
 
     @classmethod
-    def from_content(cls, content):
+    def from_content(cls, content: bytes) -> Self:
         return cls(content)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.pieces)
 
-    def encode(self, text):
+    def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, which is cut, ending with END."""
         return [*self._processor.encode(clean(text[:MAX_CHARACTERS])), END]
 
-    def encode_within(self, text):
+    def encode_within(self, text: str) -> list[int]:
         """Return the token ids of a text that follows another one without a space."""
         return self._continuing.encode(clean(text))
 
@@ -200,7 +204,9 @@ class Subwords(StoredTokenizer):
         processor.override_normalizer_spec(add_dummy_prefix=False)
         return processor
 
-    def encode_all(self, texts, *, dropout=0.0, seed=0):
+    def encode_all(
+        self, texts: Iterable[str], *, dropout: float = 0.0, seed: int = 0
+    ) -> list[list[int]]:
         """Return the token ids of texts, each ending with END.
 
         Reference:
@@ -220,11 +226,11 @@ class Subwords(StoredTokenizer):
         with ThreadPoolExecutor(1) as thread:
             return [[*ids, END] for ids in thread.submit(sampled).result()]
 
-    def decode(self, token_ids):
+    def decode(self, token_ids: Iterable[int]) -> str:
         """Return the text of token ids up to END, which is left out."""
         return " ".join(map(self._text, self._between_blanks(token_ids)))
 
-    def words(self, token_ids):
+    def words(self, token_ids: Iterable[int]) -> tuple[list[str], np.ndarray]:
         """Return the words of token ids up to END, and the index of each token's word.
 
         Words are separated by spaces. In a script without spaces, each subword, or each
@@ -242,7 +248,7 @@ class Subwords(StoredTokenizer):
                 words.append(self._text(part) if len(parts) > 1 else text)
         return words, np.array(places, "int32")
 
-    def word_places(self, token_ids):
+    def word_places(self, token_ids: Iterable[int]) -> np.ndarray:
         """Return for each token up to END the index of its word, between two spaces.
 
         Unlike those of `words`, these words are separated by spaces in every script.
@@ -250,7 +256,7 @@ class Subwords(StoredTokenizer):
         sizes = [len(tokens) for tokens in self._between_blanks(token_ids)]
         return np.repeat(np.arange(len(sizes)), sizes)
 
-    def _between_blanks(self, token_ids):
+    def _between_blanks(self, token_ids: Iterable[int]) -> list[list[int]]:
         """Return lists of the tokens between two spaces, up to END."""
         groups: list[list[int]] = []
         begun = False
@@ -270,7 +276,7 @@ class Subwords(StoredTokenizer):
                 groups[-1] += mark
         return groups
 
-    def _split(self, tokens):
+    def _split(self, tokens: list[int]) -> list[list[int]]:
         """Return lists of the tokens of each word, in a script without spaces."""
         words: list[list[int]] = []
         begun = is_unspaced = False
@@ -288,14 +294,14 @@ class Subwords(StoredTokenizer):
             words[-1].append(token)
         return words
 
-    def _first_character(self, tokens):
+    def _first_character(self, tokens: list[int]) -> str:
         """Return the first character of tokens; U+FFFD if their bytes are invalid."""
         if tokens[0] not in self.bytes:
             return self.pieces[tokens[0]].lstrip(WORD_BEGIN)[:1]
         spelt = itertools.takewhile(self.bytes.__contains__, tokens)
         return bytes(map(self.bytes.__getitem__, spelt)).decode(errors="replace")[0]
 
-    def _text(self, tokens):
+    def _text(self, tokens: list[int]) -> str:
         """Return the text of tokens between two spaces, without blanks."""
         if self.bytes.keys().isdisjoint(tokens):
             # The same as SentencePiece's, which takes longer.
@@ -328,20 +334,20 @@ class Copying:
     the kind of every subword.
     """
 
-    def __init__(self, subwords):
+    def __init__(self, subwords: Subwords):
         self._pieces = subwords.pieces
         pieces = enumerate(subwords.pieces)
         kinds = [_kind(piece, subwords.bytes.get(i)) for i, piece in pieces]
         self.kinds = np.array(kinds, "int32")
 
-    def numbers(self, token_ids):
+    def numbers(self, token_ids: Sequence[int]) -> np.ndarray:
         """Return the number of the word of each subword of a source, or `NONE`."""
         kinds = self.kinds[np.asarray(token_ids, "int32")]
         begins, continues = boundaries(kinds, np.append(OUTSIDE, kinds[:-1]))
         unknown = begins & np.append(continues[1:], False)
         return np.where(unknown | continues, np.cumsum(unknown) - 1, NONE)
 
-    def extend(self, source, target):
+    def extend(self, source: list[int], target: list[int]) -> list[int]:
         """Return a target in which words of the source are replaced by extended ids.
 
         If a word occurs several times, its first occurrence in the target is the first
@@ -366,7 +372,9 @@ class Copying:
             before = number
         return extended
 
-    def expand(self, token_ids, source):
+    def expand(
+        self, token_ids: Iterable[int], source: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
         """Replace extended ids by the subwords of the source.
 
         Returns the list of token ids, and the index of the token from which each comes.
@@ -381,7 +389,7 @@ class Copying:
             places += [place] * len(spelt)
         return expanded, places
 
-    def _words(self, token_ids):
+    def _words(self, token_ids: list[int]) -> dict[str, list[int]]:
         """Return a dict from words of several subwords to lists of their numbers."""
         texts: dict[int, str] = {}
         words: dict[str, list[int]] = {}
@@ -400,7 +408,7 @@ def boundaries(kinds, before):
     return (kinds != OUTSIDE) & ~continues, continues
 
 
-def _kind(piece, byte):
+def _kind(piece: str, byte: int | None) -> int:
     """Return the kind of a subword, which is a byte if `byte` is not `None`."""
     if byte is not None:
         # A byte from 128 on is a part of a character.
@@ -413,7 +421,9 @@ def _kind(piece, byte):
     return BEGINNING if piece.startswith(WORD_BEGIN) else WITHIN
 
 
-def merge_weights(weights, source_places, target_places):
+def merge_weights(
+    weights: np.ndarray, source_places: Iterable[int], target_places: Iterable[int]
+) -> np.ndarray:
     """Merge attention weights of subwords into attention weights of words.
 
     The weight of a source word is the sum over its subwords; that of a target word the
@@ -434,7 +444,9 @@ def merge_weights(weights, source_places, target_places):
     return np.minimum(merged / np.maximum(counts, 1)[:, None], 1.0)
 
 
-def alignment_of(weights, end_weights=0.0):
+def alignment_of(
+    weights: np.ndarray, end_weights: np.ndarray | float = 0.0
+) -> list[tuple[int, int]]:
     """Align each target word with the source word of largest weight.
 
     Returns pairs (source, target). A target word has no pair if all its weights are
@@ -451,7 +463,7 @@ def alignment_of(weights, end_weights=0.0):
     return list(zip(best.tolist(), targets.tolist(), strict=True))
 
 
-def block_diagonal(blocks):
+def block_diagonal(blocks: Sequence[np.ndarray]) -> np.ndarray:
     """Return one array of the weights of several sentences, zero between them."""
     weights = np.zeros(
         np.sum([x.shape for x in blocks], axis=0, dtype=int).tolist() or (0, 0)
@@ -464,7 +476,7 @@ def block_diagonal(blocks):
     return weights
 
 
-def symmetric(weights):
+def symmetric(weights: np.ndarray) -> np.ndarray:
     """Return attention `(targets, sources)` as alignment weights of both directions.
 
     The columns and the rows are normalised in turn (Sinkhorn's algorithm). So an
@@ -484,7 +496,7 @@ def symmetric(weights):
     return found**2
 
 
-def aligned_words(weights, source_words):
+def aligned_words(weights: np.ndarray, source_words: Iterable[int]) -> range:
     """Return the target words that translate some words of the source, a range.
 
     They are the word with the largest weights in both directions, see `symmetric`, and,
@@ -537,7 +549,7 @@ _BRACKETS = re.compile("[()\u300c\u300d\u300e\u300f\uff08\uff09]")
 _OPEN_BRACKETS = "(\u300c\u300e\uff08"
 
 
-def _words(text):
+def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -571,7 +583,7 @@ _BEGINNINGS = _words(
 )
 
 
-def split_sentences(text):
+def split_sentences(text: str) -> list[str]:
     """Return the sentences of a text, at least one.
 
     A text without a boundary is returned as it is; otherwise, `clean` is applied first.
@@ -597,7 +609,7 @@ def split_sentences(text):
     return [cleaned[i:j].strip(" ") for i, j in zip(begins, ends, strict=True)]
 
 
-def join_sentences(texts):
+def join_sentences(texts: Iterable[str]) -> str:
     """Return one text of the texts of sentences, with spaces where words have them."""
     joined = ""
     for text in filter(None, texts):
@@ -607,13 +619,13 @@ def join_sentences(texts):
     return joined
 
 
-def _after_opening(text, place):
+def _after_opening(text: str, place: int) -> int:
     """Return the place after the opening marks that are at a place."""
     match = _OPENING.match(text, place)
     return match.end() if match else place
 
 
-def _is_boundary(text, begin, match):
+def _is_boundary(text: str, begin: int, match: re.Match) -> bool:
     """Return whether a sentence that begins at `begin` ends with a `_CANDIDATE`."""
     place = _after_opening(text, match.end())
     following = text[place : place + 1]
@@ -648,7 +660,9 @@ def _is_boundary(text, begin, match):
     return following_word.lower() in _BEGINNINGS
 
 
-def pad(token_ids, rows=None, columns=None):
+def pad(
+    token_ids: Sequence, rows: int | None = None, columns: int | None = None
+) -> np.ndarray:
     """Return lists of token ids as one array, padded with PAD."""
     shape = rows or len(token_ids), columns or max(map(len, token_ids))
     padded = np.full(shape, PAD, "int32")

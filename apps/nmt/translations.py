@@ -5,12 +5,13 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.hypotheses import (
     Described,
+    Hypothesis,
     check_batch_size,
     check_n_best,
     check_several,
@@ -43,9 +44,10 @@ SORTED_BATCHES = 16
 MAX_SENTENCES = 100
 # The number of tokens before a phrase that may begin everywhere.
 ANYWHERE = -1
+T = TypeVar("T")
 
 
-def chunks(items, size):
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield lists of `size` successive items; the last may be shorter."""
     items = iter(items)
     while chunk := list(itertools.islice(items, size)):
@@ -197,7 +199,7 @@ class BaseTranslator(Described):
     search_options: Callable[..., dict[str, Any]]
 
     @functools.cached_property
-    def copying(self):
+    def copying(self) -> Copying | None:
         """The `Copying` of the vocabulary; `None` without copying."""
         return Copying(self.tokenizer) if self.extra_ids else None
 
@@ -419,13 +421,13 @@ class BaseTranslator(Described):
         Also return the index of the token from which each comes, and its attention.
         """
         token_ids, weights = hypothesis.token_ids, hypothesis.weights
-        origins = range(len(token_ids))
+        origins: Sequence[int] = range(len(token_ids))
         if self.copying:
             token_ids, origins = self.copying.expand(token_ids, source.token_ids)
             weights = weights[origins]
         return token_ids, origins, weights
 
-    def _source(self, sentence, glossary):
+    def _source(self, sentence: str, glossary: Glossary | None) -> _Source:
         """Return the `_Source` of a sentence and a `Glossary`, which may be `None`."""
         token_ids = self.tokenizer.encode(sentence)
         cut = len(token_ids) > self.max_length
@@ -457,7 +459,7 @@ class BaseTranslator(Described):
         """
         raise NotImplementedError
 
-    def _translation(self, source, hypothesis):
+    def _translation(self, source: _Source, hypothesis: Hypothesis) -> Translation:
         token_ids, origins, weights = self._expanded(source, hypothesis)
         source_words, source_places = self.tokenizer.words(source.token_ids)
         words, places = self.tokenizer.words(token_ids)
@@ -487,7 +489,7 @@ class BaseTranslator(Described):
         return self.marked(translation)
 
 
-def joined_best(ranked, n_best):
+def joined_best(ranked: Iterable[list[Translation]], n_best: int) -> list[Translation]:
     """Return the best translations of a text, from those of its sentences."""
     best: list[tuple[Translation, ...]] = [()]
     for translations in ranked:
@@ -502,7 +504,7 @@ def joined_best(ranked, n_best):
     return [Translation.joined(chosen) for chosen in best]
 
 
-def _empty_translation():
+def _empty_translation() -> Translation:
     return Translation("", [], [], 0.0, 0.0, np.zeros((0, 0)), np.zeros(0))
 
 
