@@ -68,11 +68,11 @@ class Task(Described):
         self.config = config
         self.tokenizer = tokenizer
         self.network = network
-        self.max_length = config.max_length
         backend = keras.backend.backend()
         if jit_compile and backend == "torch":
             raise UserError("jit_compile needs TensorFlow or JAX. Received: PyTorch")
         self.jit_compile = jit_compile or backend == "jax"
+        self.max_length = config.max_length
         self._search_models: dict[tuple, SearchModel] = {}
 
     @classmethod

@@ -201,7 +201,8 @@ def test_an_empty_line_has_no_plot(model_folder, tmp_path, capsys):
 
 
 def test_a_model_without_attention_has_no_plots(model_folder, capsys, monkeypatch):
-    monkeypatch.setattr(Translator, "attends", False)
+    without = property(lambda self: False, lambda self, value: None)
+    monkeypatch.setattr(Translator, "attends", without, raising=False)
     assert translate("the red dog", "--plot", "a.png", model=model_folder) == 2
     captured = capsys.readouterr()
     assert "--plot shows attention, and this model has none. Rec" in captured.err
