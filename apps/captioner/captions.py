@@ -260,7 +260,7 @@ def _on_keras():
     return Captioner
 
 
-RUNTIMES = models.Runtimes(_on_keras, LiteCaptioner, max_litert_inputs=10_000)
+RUNTIMES = models.Runtimes(_on_keras, LiteCaptioner)
 
 
 def check_maps(maps: str) -> None:

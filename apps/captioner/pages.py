@@ -218,9 +218,7 @@ def _page_of(config):
 
 def _texts(config, page, sources, name):
     """Return the texts of the sources of a page; see `Page.completed`."""
-    captioner = RUNTIMES.load_for(
-        config, count=len(sources), jit_compile=config.jit_compile
-    )
+    captioner = RUNTIMES.load_for(config, jit_compile=config.jit_compile)
     found = captioner.caption_each(
         sources, batch_size=config.batch_size, **config.search.given
     )

@@ -89,9 +89,8 @@ class ModelBatch:
         self.search = search or {}
         config = RuntimeConfig(runtime=runtime, threads=threads)
         with files.at_most(max_bytes):
-            # With `count=1`, "auto" prefers LiteRT, the runtime for actors on CPUs.
             self.model = self.runtimes.load(
-                model, config, count=1, search=self.search, **options or {}
+                model, config, search=self.search, **options or {}
             )
 
     @classmethod

@@ -223,8 +223,7 @@ def calibrate(config, runtimes, *, read, run):
 
         paths = [resolved(x) for x in (config.data, config.out_of_domain) if x]
         inputs = dict(zip(names_of(paths), map(read, paths), strict=True))
-        # The search is the one that a few inputs have, which may be that of LiteRT.
-        model = runtimes.load(config.model, config.runtime, count=0, search={})
+        model = runtimes.load(config.model, config.runtime, search={})
         found = _measure(
             config.model,
             model.search_options(),

@@ -303,21 +303,19 @@ def changes_in(options: dict[str, Any]) -> dict[str, Any]:
 class Runtimes:
     """The two classes that run the models of a program.
 
-    `litert` is the `LiteTask`; `keras` imports the `Task`, and returns it. `"auto"`
-    chooses LiteRT for at most `max_litert_inputs`.
+    `litert` is the `LiteTask`; `keras` imports the `Task`, and returns it.
     """
 
     keras: Callable[[], Any]
     litert: Any
-    max_litert_inputs: int
 
     def load(
         self,
         model: StrPath,
         config: RuntimeConfig,
         *,
-        count: int | None,
         search: dict[str, Any],
+        auto: str = "litert",
         n_best: int = 1,
         needs_keras: str | None = None,
         **options: Any,
@@ -325,13 +323,10 @@ class Runtimes:
         """Load a model.
 
         Args:
-            config: The `RuntimeConfig`. `"auto"` chooses LiteRT for few inputs, if the
-                model has a LiteRT file of the same configuration, and with the same
-                search options as Keras would use: those given, and defaults for the
-                rest.
-            count: Number of inputs. `None` for a service: the LiteRT file is used with
-                its own defaults, unless an option that was given differs.
+            config: The `RuntimeConfig`.
             search: Options of the beam search that were given.
+            auto: What the runtime `"auto"` is if the model has a LiteRT file of the
+                same configuration, and with the search options that were given.
             needs_keras: An option that was given and that LiteRT does not have, if any.
             **options: Further arguments of `Task.from_preset`.
         """
@@ -344,18 +339,12 @@ class Runtimes:
             return self._requested_litert(model, config, changes, search, needs_keras)
         # Checked before Keras loads the model, which takes seconds.
         wanted = self.search_options(search)
-        check_n_best(n_best, wanted)
-        keras_only = bool(changes) or needs_keras is not None
-        is_small = count is None or count <= self.max_litert_inputs
-        if config.runtime == "auto" and is_small and not keras_only:
+        keras_only = bool(changes) or needs_keras is not None or auto == "keras"
+        if config.runtime == "auto" and not keras_only:
             lite = self._available_litert(model, config.threads)
-            # With other defaults than Keras, the results of few inputs would differ
-            # from those of many. A service has one kind of input.
-            if lite is not None and (
-                lite.search == wanted
-                or (count is None and search.items() <= lite.search.items())
-            ):
+            if lite is not None and search.items() <= lite.search.items():
                 return lite
+        check_n_best(n_best, wanted)
         return self.keras().from_preset(model, **options)
 
     def load_for(self, config: Any, **options: Any) -> Any:
@@ -367,8 +356,8 @@ class Runtimes:
     def load_served(self, model: StrPath, config: Any) -> tuple[Any, int]:
         """Return a model for a service, and its beam width."""
         search = config.search.given
-        options = {"count": None, "search": search, **config.model.options}
-        found = self.load(model, config.runtime, **options)
+        options = config.model.options
+        found = self.load(model, config.runtime, search=search, **options)
         return found, found.search_options(**search)["beam_size"]
 
     def search_options(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -530,7 +519,7 @@ class Models:
                 return found
         try:
             found = self._runtimes.load(
-                model, self.config.runtime, count=None, search=search, **options
+                model, self.config.runtime, search=search, **options
             )
         except ImportError as error:
             raise UserError(

@@ -457,10 +457,9 @@ class RuntimeConfig:
     """The runtime of the model."""
 
     #: litert: the LiteRT file of the model, which starts in half a second. keras:
-    #: Keras, which computes in batches and uses GPUs. auto: litert for at most 10,000
-    #: images or 1,000 sentences, if the model has a LiteRT file and the command changes
-    #: neither its options nor those of the search; otherwise, and for evaluation,
-    #: keras. On Ray, auto is keras on GPUs and litert on CPUs.
+    #: Keras, which computes in batches and uses GPUs. auto: litert if the model has a
+    #: LiteRT file and the command changes neither its options nor those of the search;
+    #: otherwise, and for evaluation, keras. On Ray, auto is keras on GPUs.
     runtime: Literal["auto", "litert", "keras"] = "auto"
     #: Number of threads of LiteRT. By default one per processor; on Ray, one per actor.
     threads: Rare[Positive | None] = None

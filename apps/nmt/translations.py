@@ -574,6 +574,4 @@ def _on_keras():
     return Translator
 
 
-# To count them, nmt translate reads up to 1,000 lines, and one more, before it
-# translates the first.
-RUNTIMES = Runtimes(_on_keras, LiteTranslator, max_litert_inputs=1000)
+RUNTIMES = Runtimes(_on_keras, LiteTranslator)

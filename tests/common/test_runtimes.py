@@ -38,7 +38,7 @@ class Lite:
             raise UserError("beam_size is fixed")
 
 
-RUNTIMES = Runtimes(lambda: Keras, Lite, max_litert_inputs=3)
+RUNTIMES = Runtimes(lambda: Keras, Lite)
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +53,9 @@ def presets(tmp_path, monkeypatch):
     (tmp_path / "both" / "model.tflite").touch()
 
 
-def chosen(model, runtime="auto", count=1, threads=None, search=(), **options):
+def chosen(model, runtime="auto", threads=None, search=(), **options):
     config = RuntimeConfig(runtime, threads)
-    loaded = RUNTIMES.load(model, config, count=count, search=dict(search), **options)
+    loaded = RUNTIMES.load(model, config, search=dict(search), **options)
     return "litert" if isinstance(loaded, Lite) else loaded[0]
 
 
@@ -72,9 +72,9 @@ def test_an_unknown_backend_is_one_line():
     assert "set KERAS_BACKEND=" in line and line.endswith("abacus")
 
 
-def test_few_inputs_run_on_litert_if_it_has_the_options(monkeypatch):
-    assert [chosen("both", count=n) for n in (1, 3, 4)] == ["litert", "litert", "keras"]
-    assert chosen("weights") == "keras"
+def test_a_litert_file_runs_if_it_has_the_options(monkeypatch):
+    assert chosen("both") == "litert"
+    assert chosen("both", auto="keras") == chosen("weights") == "keras"
     assert chosen("both", precision="float32", jit_compile=False) == "litert"
     assert chosen("both", precision="mixed_bfloat16") == "keras"
     assert chosen("both", image_size=224) == "keras"
@@ -84,28 +84,25 @@ def test_few_inputs_run_on_litert_if_it_has_the_options(monkeypatch):
     assert chosen("both") == "keras"
 
 
-def test_results_do_not_depend_on_the_number_of_inputs(monkeypatch):
+def test_a_litert_file_has_its_own_defaults(monkeypatch):
     search = SearchOptions(beam_size=10, length_penalty=0.5).complete
     monkeypatch.setattr(Lite, "search", search)
-    given = {"beam_size": 10, "length_penalty": 0.5}
 
-    # The defaults are those of Keras, which runs long inputs.
-    assert chosen("both") == chosen("both", search={"beam_size": 10}) == "keras"
-    assert chosen("both", search=given, n_best=8) == "litert"
+    assert chosen("both") == chosen("both", search={"beam_size": 10}) == "litert"
+    assert chosen("both", search={"beam_size": 5}) == "keras"
+    assert chosen("both", n_best=8) == chosen("both", "litert", n_best=8) == "litert"
     with pytest.raises(UserError, match=r"between 1 and beam_size, 5\. Received: 8"):
-        chosen("both", n_best=8)
-    assert chosen("both", "litert", n_best=8) == "litert"
+        chosen("both", "keras", n_best=8)
 
 
 def test_a_litert_file_of_other_options_is_not_that_of_its_folder(monkeypatch, capsys):
     monkeypatch.setattr(Lite, "options", {"image_size": 96, "inference": "argmax"})
 
-    for count in (1, None):
-        assert chosen("both", count=count) == "keras"
-        warning = capsys.readouterr().err
-        assert warning.startswith("Warning: ") and warning.endswith(
-            "model.tflite has image_size=96, and its folder 224. Keras runs the model\n"
-        )
+    assert chosen("both") == "keras"
+    warning = capsys.readouterr().err
+    assert warning.startswith("Warning: ") and warning.endswith(
+        "model.tflite has image_size=96, and its folder 224. Keras runs the model\n"
+    )
     assert chosen("both", "litert") == "litert"
     assert capsys.readouterr().err == ""
 
@@ -117,17 +114,8 @@ def test_a_folder_whose_options_cannot_be_read_runs_on_its_litert_file(
     tmp_path, capsys, content
 ):
     (tmp_path / "both" / "config.json").write_text(content)
-    assert chosen("both") == chosen("both", count=None) == "litert"
+    assert chosen("both") == "litert"
     assert capsys.readouterr().err == ""
-
-
-def test_a_service_has_the_defaults_of_its_litert_file(monkeypatch):
-    search = SearchOptions(beam_size=10).complete
-    monkeypatch.setattr(Lite, "search", search)
-
-    assert chosen("both", count=None) == "litert"
-    assert chosen("both", count=None, search={"beam_size": 10}) == "litert"
-    assert chosen("both", count=None, search={"beam_size": 5}) == "keras"
 
 
 def test_contradictory_options_are_refused_before_a_model_is_loaded(monkeypatch):
@@ -153,13 +141,13 @@ def test_a_damaged_litert_file_is_named(monkeypatch, capsys):
 
 def test_a_requested_runtime_and_a_file(tmp_path):
     assert chosen("both", "keras") == "keras"
-    assert chosen("both", "litert", count=100) == "litert"
+    assert chosen("both", "litert") == "litert"
     with pytest.raises(UserError, match="'weights' has no LiteRT file"):
         chosen("weights", "litert")
     with pytest.raises(UserError, match="beam_size is fixed"):
         chosen("both", "litert", search={"beam_size": 4})
     file = str(tmp_path / "both" / "model.tflite")
-    assert chosen(file, count=100) == "litert"
+    assert chosen(file) == "litert"
     with pytest.raises(UserError, match="a LiteRT file needs --runtime litert"):
         chosen(file, "keras")
     with pytest.raises(UserError, match=r"image_size is fixed in a LiteRT file.*224"):
@@ -168,9 +156,9 @@ def test_a_requested_runtime_and_a_file(tmp_path):
 
 def test_threads_and_options_are_passed_on():
     config = RuntimeConfig(threads=2)
-    lite = RUNTIMES.load("both", config, count=1, search={})
+    lite = RUNTIMES.load("both", config, search={})
     assert lite.loaded[1] == 2
-    loaded = RUNTIMES.load("weights", config, count=1, search={}, precision="float32")
+    loaded = RUNTIMES.load("weights", config, search={}, precision="float32")
     assert loaded == ("keras", "weights", {"precision": "float32"})
 
 

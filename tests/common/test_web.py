@@ -51,7 +51,7 @@ class Lite(Keras):
 def test_a_model_is_loaded_once_for_each_runtime():
     loaded = []
 
-    def load(model, config, *, count, search, **options):
+    def load(model, config, *, search, **options):
         loaded.append(Lite() if search.get("beam_size", 5) == 5 else Keras())
         return loaded[-1]
 

@@ -1,11 +1,9 @@
 import csv
 import io
-import itertools
 import json
 import sys
 
 import pytest
-from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from PIL import Image
@@ -78,19 +76,6 @@ def test_a_line_that_is_typed_is_answered_before_the_next_is_read(
     assert translate(model=model_folder) == 0
 
     assert stream.noted == [0, 1, 2]
-
-
-def test_a_thousand_lines_of_a_pipe_are_read_before_the_model_is_loaded(monkeypatch):
-    def load(*arguments, count, **options):
-        counts.extend([count, len(stream.noted)])
-        raise UserError("loaded")
-
-    stream, counts = Stream(itertools.repeat(b"x\n")), []
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(stream)))
-    monkeypatch.setattr("keras_attention_apps.common.models.Runtimes.load", load)
-    assert translate(model="nowhere") == 2
-
-    assert counts == [1001, 1001]
 
 
 def test_a_standard_input_that_is_closed(capsys, monkeypatch):

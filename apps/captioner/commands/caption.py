@@ -60,10 +60,7 @@ def caption(config):
     several = len(paths) > 1 or paths != list(config.images)
     overlays, metadata = _check_outputs(config, paths)
     captioner = RUNTIMES.load_for(
-        config,
-        count=len(paths),
-        n_best=config.n_best,
-        jit_compile=config.jit_compile,
+        config, n_best=config.n_best, jit_compile=config.jit_compile
     )
     unreadable = 0
     with contextlib.ExitStack() as stack:

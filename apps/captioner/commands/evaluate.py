@@ -1,7 +1,6 @@
 """`captioner evaluate` and `captioner calibrate`: scores and confidence of a model."""
 
 import contextlib
-import math
 
 import numpy as np
 from keras_attention_apps.captioner import metrics
@@ -29,7 +28,7 @@ def evaluate(config):
             check_distinct([config.data, *files], config.output)
     images = readable(read_dataset(config.data, config.split), config.max_unreadable)
     # Scores are those of the Keras model, unless LiteRT is requested.
-    captioner = RUNTIMES.load_for(config, count=math.inf)
+    captioner = RUNTIMES.load_for(config, auto="keras")
     search = captioner.search_options(**config.search.given)
     options = {"maps": "probabilities", "batch_size": config.batch_size}
     paths = [image.path for image in images]

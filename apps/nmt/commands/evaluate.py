@@ -1,7 +1,6 @@
 """`nmt evaluate` and `nmt calibrate`: scores of a model, and how sure it is."""
 
 import functools
-import math
 import sys
 
 from keras_attention_apps.common.errors import counted
@@ -31,7 +30,7 @@ def evaluate(config):
     sources, references = dataset.read_parallel(source, target)
     # Scores are those of the Keras model, unless LiteRT is requested.
     translator = RUNTIMES.load_for(
-        config, count=math.inf, needs_keras=config.glossary and "--glossary"
+        config, auto="keras", needs_keras=config.glossary and "--glossary"
     )
     search = translator.search_options(**config.search.given)
     translate = functools.partial(

@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import dataclasses
-import itertools
 import sys
 from pathlib import Path
 
@@ -55,8 +54,7 @@ def translate(config):
     # A user who types a line waits for its translation. With a batch size of 1, a line
     # is translated before the next is read.
     batch_size = 1 if lines.are_typed else config.batch_size
-    count = lines.count(RUNTIMES.max_litert_inputs + 1) if batch_size > 1 else 1
-    translator = _load(config, count)
+    translator = _load(config)
     if config.plot is not None and not translator.attends:
         raise UserError(
             "--plot shows attention, and this model has none. "
@@ -90,12 +88,10 @@ def translate(config):
     return 2 if lines.failures else 0
 
 
-def _load(config, count):
-    """Load the translator for a number of lines."""
+def _load(config):
     needs_keras = "--sampling-temperature" if config.sampling else None
     return RUNTIMES.load_for(
         config,
-        count=count,
         n_best=1 if config.sampling else config.n_best,
         needs_keras="--glossary" if config.glossary else needs_keras,
         jit_compile=config.jit_compile,
@@ -184,7 +180,7 @@ def _translate_markup(config):
     is_html = config.format == "html"
     content = files.read_file(path)
     text, encoding = files.decoded(content, printable(path), is_html=is_html)
-    translator = _load(config, text.count("\n") + 1)
+    translator = _load(config)
     options = {
         "batch_size": config.batch_size,
         "glossary": config.glossary and Glossary.from_file(config.glossary),
@@ -212,21 +208,14 @@ class _Lines:
         self.failures = 0
         # The sentences that are not written yet.
         self.read: collections.deque[str] = collections.deque()
-        self._lines = self._raw()
 
     @property
     def are_typed(self):
         """Whether they come from a terminal."""
         return not self._sentences and self._input is None and sys.stdin.isatty()
 
-    def count(self, most):
-        """Count the sentences, up to `most`; those that are counted are read."""
-        read = list(itertools.islice(self._lines, most))
-        self._lines = itertools.chain(read, self._lines)
-        return len(read)
-
     def __iter__(self):
-        for number, line in enumerate(self._lines, start=1):
+        for number, line in enumerate(self._raw(), start=1):
             try:
                 sentence = decode_line(line, self.name, number)
             except UserError as error:
