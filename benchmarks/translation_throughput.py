@@ -159,7 +159,7 @@ def batches_of(task, together, every, multiple=1):
 
 
 def our_search(
-    task, beam_size, together, every, *, jit_compile=False, precision="float32"
+    task, beam_size, together, every, *, batch, jit_compile, precision="float32"
 ):
     import keras
     from keras_attention_apps.common.network.base import computing_in
@@ -173,7 +173,7 @@ def our_search(
         lines = task["lines"][::every]
         size = len(lines) if together > 1 else 1
         parts = [lines[i : i + size] for i in range(0, len(lines), size)]
-        options = {"beam_size": beam_size, "batch_size": together, "split": False}
+        options = {"beam_size": beam_size, "batch_size": batch, "split": False}
         return lambda: [translator.translate(part, **options) for part in parts]
 
     from keras_attention_apps.common.network.base import SearchModel
@@ -182,7 +182,7 @@ def our_search(
 
     with computing_in(precision):
         network = random_network(task["attention"])
-    batches = batches_of(task, together, every, COMPILED_STEP if jit_compile else 1)
+    batches = batches_of(task, batch, every, COMPILED_STEP if jit_compile else 1)
     find = functools.partial(beam_search, beam_size=beam_size)
     searches = {
         steps: SearchModel(
@@ -585,13 +585,18 @@ def write_ctranslate2(network, pieces, folder):
 def settings_of(candidate, task, together):
     """Return the options of a candidate's search, and the settings that it tries."""
     one, cores = together == 1, workers.CORES
+    sizes = [1] if one else [16, 32, together]
     # Several threads for each sentence or batch, or one for each of several.
     threads = [{"threads": cores, "parallel": 1}]
     if cores > 1:
         threads.append({"threads": 1, "parallel": cores})
     if candidate in OURS[:2]:
         precision = "mixed_bfloat16" if candidate == OURS[1] else "float32"
-        settings = [{"jit_compile": False}, {"jit_compile": True}]
+        settings = [
+            {"jit_compile": compiles, "batch": size}
+            for compiles in (False, True)
+            for size in sizes
+        ]
         return {"precision": precision}, settings
     if candidate in (*OURS, *ONNX):
         # Sentences that come one by one cannot run in parallel.
@@ -599,7 +604,6 @@ def settings_of(candidate, task, together):
         return {"precision": candidate.split(", ")[1]}, settings
     if candidate in (JOEYNMT, TRANSFORMERS):
         return {}, [{"threads": count} for count in sorted({1, cores})]
-    sizes = [1] if one else [16, 32, together]
     settings = [
         {**setting, "batch": size}
         for setting in (threads[:1] if one else threads)

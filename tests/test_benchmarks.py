@@ -65,7 +65,9 @@ def test_translations_are_timed(tmp_path, attention):
     )
     assert first > 0
     assert {name for name, _ in settings} == {
-        f"jit_compile {compiles}" for compiles in (False, True)
+        f"jit_compile {compiles}, batch {size}"
+        for compiles in (False, True)
+        for size in (16, 32, 64)
     }
 
 
