@@ -110,11 +110,9 @@ def _digest(content):
 
 def digest_of_file(path: StrPath) -> str:
     """Return the SHA-256 digest of a file in hexadecimal digits."""
-    digest = hashlib.sha256()
     with files.opened(path) as file:
-        while chunk := file.read(files.CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        # The types of `hashlib` do not know `IO[bytes]`.
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 # Configuration of a model, in its folder.
