@@ -23,12 +23,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def frozen_modules():
     """Exempt the objects of imported modules from garbage collection.
 
-    There are about 400,000 of them, and every collection would visit them all.
+    There are about 400,000 of them, and every collection would visit them all. Tracing
+    creates many objects that stay; a collection for every 700 of them would find none.
     """
     import keras  # noqa: F401
 
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,7 +44,7 @@ def little_memory():
     import keras
 
     yield
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     if keras.backend.backend() == "jax":
         import jax
 
