@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -88,12 +89,13 @@ class Captioner(BaseCaptioner, Task):
         It shares the CNN of this one, and has the same order of the words.
         """
         ours, theirs = self.network.backbone, other.network.backbone
-        if ours is theirs and self.tokenizer.content == other.tokenizer.content:
-            return other.network
         inputs = [(x.image_size, x.grid) for x in (self, other)]
-        same_cnn = len(ours.weights) == len(theirs.weights) and all(
-            np.array_equal(*map(keras.ops.convert_to_numpy, pair))
-            for pair in zip(ours.weights, theirs.weights, strict=True)
+        same_cnn = ours is theirs or (
+            len(ours.weights) == len(theirs.weights)
+            and all(
+                np.array_equal(*map(keras.ops.convert_to_numpy, pair))
+                for pair in zip(ours.weights, theirs.weights, strict=True)
+            )
         )
         if inputs[0] != inputs[1] or not same_cnn:
             received = (
@@ -106,6 +108,9 @@ class Captioner(BaseCaptioner, Task):
             )
         if {*self.tokenizer.words} != {*other.tokenizer.words}:
             return super().member_network(other)
+        if ours is theirs:
+            other.renumber_words(self.tokenizer)
+            return other.network
         with computing_in(other.network.dtype_policy.name):
             network = build_network(other.config, len(self.tokenizer), backbone=ours)
         Captioner(other.config, self.tokenizer, network).copy_weights(other)
@@ -132,6 +137,14 @@ class Captioner(BaseCaptioner, Task):
         copied = keras.ops.take(other.network.embedding.embeddings, rows, axis=0)
         known = keras.ops.convert_to_tensor(known)[:, None]
         embeddings.assign(keras.ops.where(known, copied, embeddings.value))
+
+    def renumber_words(self, tokenizer):
+        """Give the words the numbers that they have in another vocabulary of them."""
+        row_of = {word: row for row, word in enumerate(self.tokenizer.words)}
+        rows = [row_of[word] for word in tokenizer.words]
+        embeddings = self.network.embedding.embeddings
+        embeddings.assign(keras.ops.take(embeddings, rows, axis=0))
+        self.tokenizer = tokenizer
 
     @property
     def is_soft(self):
@@ -212,6 +225,7 @@ class Captioner(BaseCaptioner, Task):
             functools.partial(beam_search, early_stopping=True, **search),
             self.max_length,
             constraints=constraints,
+            positions=math.prod(self.grid),
             step_options={"maps": maps},
         )
 

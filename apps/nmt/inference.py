@@ -211,6 +211,10 @@ class Translator(BaseTranslator, Task):
             is_token = keras.ops.cast(inputs["phrases"] != NO_TOKEN, "int32")
             return keras.ops.maximum(found, keras.ops.sum(is_token, axis=(1, 2)) + 1)
 
+        def positions(inputs):
+            # Without attention, the only position is the summary vector.
+            return keras.ops.shape(inputs["source"])[1] if self.attends else 1
+
         def constraints(inputs):
             found: list[Constraint] = []
             if ratios[0]:
@@ -230,6 +234,7 @@ class Translator(BaseTranslator, Task):
             search,
             max_length,
             limit=limit,
+            positions=positions,
             constraints=constraints,
             **options,
         )

@@ -32,7 +32,7 @@ from keras_attention.search.step import (
     check_keywords,
     constrain,
     order_constraints,
-    weights_template,
+    weights_shape,
 )
 from keras_attention.sizes import is_one
 from keras_attention.typing import Nested, Step, Tensor, Tensors
@@ -103,6 +103,9 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
             positive integer, or one for each row, `(B,)`. In a graph, it may be a
             tensor; values below 1 count as 1 there.
         constraints: List of `Constraint` objects, such as `Ban` and `RequiredPhrases`.
+        positions: Number of positions S that the step attends to. If it is `None`, the
+            search learns it from one more call of the step, and a graph of the search
+            takes longer to trace.
 
     Returns:
         Dict of tensors, the finished hypotheses of a row before the unfinished ones,
@@ -123,7 +126,8 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
             `beam_groups` does not divide `beam_size`, a penalty is negative or
             infinite, the length penalty of `max_length` tokens exceeds
             float32, `length_penalty_form` is unknown, `coverage_mask` or `limit` has a
-            wrong shape or value, `start` or `end` is no token of the vocabulary, or a
+            wrong shape or value, `start` or `end` is no token of the vocabulary, the
+            step attends to another number of positions than `positions`, or a
             constraint cannot be met.
         TypeError: For an unknown or missing keyword argument.
 
@@ -179,6 +183,7 @@ class Beam:
         early_stopping: bool = False,
         limit: int | Tensor | None = None,
         constraints: Iterable[Constraint] = (),
+        positions: int | Tensor | None = None,
     ) -> None:
         max_length = check_positive_integer("max_length", max_length)
         beam_size = check_positive_integer("beam_size", beam_size)
@@ -204,7 +209,9 @@ class Beam:
             end=end,
             max_length=max_length,
             limit=self.limit,
+            positions=positions,
         )
+        self.positions = positions
         self.state = repeat_for_hypotheses(state, beam_size)
         self.start, self.end = start, end
         self.max_length, self.beam_size = max_length, beam_size
@@ -213,8 +220,8 @@ class Beam:
 
     def begin(self) -> Tensors:
         """Return the carry before the first step."""
-        weights = weights_template(self.step, self.state)
-        self.ranking.check_coverage_mask(weights, batch_of(self.state))
+        shape = weights_shape(self.step, self.state, self.positions)
+        self.ranking.check_coverage_mask(shape[-1], batch_of(self.state))
         first = self._first()
         batch = batch_of(first)
         places = (self.max_length, batch, self.beam_size)
@@ -224,13 +231,11 @@ class Beam:
                 "parents": ops.zeros(places, dtype="int32"),
                 "token_log_probs": ops.zeros(places, dtype="float32"),
             },
-            "weights": ops.zeros(
-                (self.max_length, *ops.shape(weights)), dtype="float32"
-            ),
+            "weights": ops.zeros((self.max_length, *shape), dtype="float32"),
         }
         coverage = {}
         if self.ranking.coverage_penalty:
-            coverage = ops.zeros(ops.shape(weights), dtype="float32")
+            coverage = ops.zeros(shape, dtype="float32")
         return {**first, "coverage": coverage, "history": history}
 
     def restart(self, carry: Tensors, rows: Tensor) -> Tensors:

@@ -11,7 +11,7 @@ from keras_attention.search.constraints import Constraint
 from keras_attention.search.independent_hypotheses import search_independently
 from keras_attention.search.limits import checked_limit
 from keras_attention.search.nested_tensors import batch_of, repeat_for_hypotheses, write
-from keras_attention.search.step import checks_keywords, constrain, weights_template
+from keras_attention.search.step import checks_keywords, constrain, weights_shape
 from keras_attention.search.top_k import argmax
 from keras_attention.typing import Nested, Step, Tensor, Tensors
 from keras_attention.validation import (
@@ -116,7 +116,8 @@ def contrastive_search(
         past = write(ahead["past"], t + 1, after.pop("hidden")[:, 0])
         return extension, {**after, "past": past}
 
-    return search_independently(extend, first, first["weights"], limit=limit, **options)
+    shape = ops.shape(first["weights"])
+    return search_independently(extend, first, shape, limit=limit, **options)
 
 
 class _Lookahead:
@@ -133,7 +134,7 @@ class _Lookahead:
     def begin(self, state, start):
         """Return the results after the start token, and the hidden states so far."""
         # This step checks the start token before the model receives it.
-        weights_template(self.step, state)
+        weights_shape(self.step, state)
         token_ids = ops.full(ops.shape(state["length"]), start, dtype="int32")
         after = self.after(token_ids, state)
         hidden = after.pop("hidden")[:, 0]

@@ -7,7 +7,7 @@ from keras_attention.ops.masks import where_rows
 from keras_attention.search.nested_tensors import batch_of, write
 
 
-def search_independently(extend, state, weights, *, start, end, max_length, limit):
+def search_independently(extend, state, shape, *, start, end, max_length, limit):
     """Extend the hypotheses of every row, independently, until all have ended.
 
     Args:
@@ -17,14 +17,14 @@ def search_independently(extend, state, weights, *, start, end, max_length, limi
             `(B, K, S)`; and `"finite"` `(B, K)`, whether all log-probabilities were
             finite or minus infinity.
         state: Nested tensors `(B, K, ...)`.
-        weights: Attention weights `(B, K, S)`, of which only the shape is used.
+        shape: Shape `(B, K, S)` of the attention weights, as of `ops.shape`.
         start, end, max_length: As for `beam_search`.
         limit: As `checked_limit` returns it.
 
     Returns:
         Dict of tensors, as of `beam_search`, in the order of the hypotheses.
     """
-    batch, size = batch_of(state), ops.shape(weights)[1]
+    batch, size = batch_of(state), shape[1]
 
     def proceed(t, alive, found):
         return ops.logical_and(t < max_length, ops.logical_not(ops.all(alive["done"])))
@@ -46,7 +46,7 @@ def search_independently(extend, state, weights, *, start, end, max_length, limi
     found = {
         "token_ids": ops.full((max_length, batch, size), end, dtype="int32"),
         "log_probs": ops.zeros((max_length, batch, size), dtype="float32"),
-        "weights": ops.zeros((max_length, *ops.shape(weights)), dtype="float32"),
+        "weights": ops.zeros((max_length, *shape), dtype="float32"),
         "exists": ops.zeros((max_length, batch, size), dtype="int32"),
     }
     t = ops.convert_to_tensor(0, dtype="int32")

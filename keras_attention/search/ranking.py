@@ -8,7 +8,12 @@ from keras import ops
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.log_probs import is_possible
 from keras_attention.search.nested_tensors import check_rows
-from keras_attention.validation import check_choice, check_mask, check_not_negative
+from keras_attention.validation import (
+    check_choice,
+    check_mask,
+    check_not_negative,
+    may_be_equal,
+)
 
 # Lower bound of the coverage of a position, so that its logarithm stays finite.
 MIN_COVERAGE = 1e-10
@@ -76,14 +81,12 @@ class Ranking:
             length = (5 + length) / 6
         return length**self.length_penalty
 
-    def check_coverage_mask(self, weights, batch_size):
+    def check_coverage_mask(self, positions, batch_size):
         """Raise `ValueError` for a mask of another shape, or an additive mask."""
         if self.coverage_mask is None:
             return
         shape = tuple(self.coverage_mask.shape)
-        positions = weights.shape[-1]
-        known = None not in (*shape, positions)[1:]
-        if len(shape) != 2 or (known and shape[1] != positions):
+        if not may_be_equal(shape[1:], (positions,)):
             raise ValueError(
                 "coverage_mask must have the shape (batch, positions), with "
                 f"{positions} positions. Received: {shape}"

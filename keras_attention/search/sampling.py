@@ -11,7 +11,7 @@ from keras_attention.search.constraints import Constraint
 from keras_attention.search.independent_hypotheses import search_independently
 from keras_attention.search.limits import checked_limit
 from keras_attention.search.nested_tensors import batch_of, repeat_for_hypotheses
-from keras_attention.search.step import checks_keywords, constrain, weights_template
+from keras_attention.search.step import checks_keywords, constrain, weights_shape
 from keras_attention.search.top_k import argmax
 from keras_attention.typing import Nested, Seed, Step, Tensor, Tensors
 from keras_attention.validation import (
@@ -37,6 +37,7 @@ def greedy_search(
     max_length: int,
     limit: int | Tensor | None = None,
     constraints: Iterable[Constraint] = (),
+    positions: int | Tensor | None = None,
 ) -> Tensors:
     """Greedy search: the most probable token at every step.
 
@@ -45,7 +46,8 @@ def greedy_search(
     The loop ends when all rows have ended.
 
     Args:
-        step, state, start, end, max_length, limit, constraints: As for `beam_search`.
+        step, state, start, end, max_length, limit, constraints, positions: As for
+            `beam_search`.
 
     Returns:
         Dict of tensors, with the same keys and shapes as `beam_search`, for K = 1.
@@ -61,8 +63,18 @@ def greedy_search(
     def most_probable(log_probs, t):
         return argmax(log_probs)
 
-    options = {"start": start, "end": end, "max_length": max_length, "limit": limit}
-    return _search(step, state, 1, most_probable, constraints, **options)
+    return _search(
+        step,
+        state,
+        1,
+        most_probable,
+        start=start,
+        end=end,
+        max_length=max_length,
+        limit=limit,
+        constraints=constraints,
+        positions=positions,
+    )
 
 
 @checks_keywords
@@ -81,6 +93,7 @@ def sample_search(
     seed: Seed = None,
     limit: int | Tensor | None = None,
     constraints: Iterable[Constraint] = (),
+    positions: int | Tensor | None = None,
 ) -> Tensors:
     """Sampling: every token is drawn from the distribution of the model.
 
@@ -95,7 +108,8 @@ def sample_search(
     tokens that are left are drawn in proportion to their probabilities.
 
     Args:
-        step, state, start, end, max_length, limit, constraints: As for `beam_search`.
+        step, state, start, end, max_length, limit, constraints, positions: As for
+            `beam_search`.
         samples: Number of independent samples K for every row.
         temperature: Softmax temperature, positive. Near zero, the most probable token
             is drawn. Values below 1e-37 count as 1e-37.
@@ -164,18 +178,30 @@ def sample_search(
         # The ratio of the most probable token is 1.
         return ops.where(ratios >= min_p, ratios, 0.0) if min_p else ratios
 
-    options = {"start": start, "end": end, "max_length": max_length, "limit": limit}
-    return _search(step, state, samples, draw, constraints, **options)
+    return _search(
+        step,
+        state,
+        samples,
+        draw,
+        start=start,
+        end=end,
+        max_length=max_length,
+        limit=limit,
+        constraints=constraints,
+        positions=positions,
+    )
 
 
-def _search(step, state, size, choose, constraints, *, limit, **options):
+def _search(
+    step, state, size, choose, *, max_length, limit, constraints, positions, **tokens
+):
     """Search with `choose(log_probs, t)`, which returns the next tokens `(B, K)`."""
-    max_length = check_positive_integer("max_length", options["max_length"])
-    options["max_length"] = max_length
+    max_length = check_positive_integer("max_length", max_length)
     limit = checked_limit(limit, max_length, batch_of(state))
-    step, state = constrain(step, state, constraints, limit=limit, **options)
+    options = {"max_length": max_length, "limit": limit, **tokens}
+    step, state = constrain(step, state, constraints, positions=positions, **options)
     state = repeat_for_hypotheses(state, size)
-    weights = weights_template(step, state)
+    shape = weights_shape(step, state, positions)
 
     def extend(token_ids, state, t):
         log_probs, state, weights = step(token_ids, state)
@@ -189,4 +215,4 @@ def _search(step, state, size, choose, constraints, *, limit, **options):
         }
         return extension, state
 
-    return search_independently(extend, state, weights, limit=limit, **options)
+    return search_independently(extend, state, shape, **options)

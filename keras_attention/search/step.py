@@ -21,14 +21,25 @@ from keras_attention.validation import may_be_equal
 Search = TypeVar("Search", bound=Callable[..., Any])
 
 
-def constrain(step, state, constraints, *, start, end, max_length, limit=None):
+def constrain(
+    step,
+    state,
+    constraints,
+    *,
+    start,
+    end,
+    max_length,
+    limit=None,
+    positions=None,
+):
     """Wrap a step function and its state so that tokens obey the constraints.
 
     The first call of the wrapped step raises `ValueError` if `start` or `end` is no
     token of the vocabulary.
 
     Args:
-        step, state, constraints, start, end, max_length: As for `beam_search`.
+        step, state, constraints, start, end, max_length, positions: As for
+            `beam_search`.
         limit: As `checked_limit` returns it; `max_length` if `None`.
 
     Returns:
@@ -54,6 +65,11 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
 
     def constrained(token_ids, state):
         log_probs, model_state, weights = call_step(step, token_ids, state["model"])
+        if positions is not None and not may_be_equal(weights.shape[-1:], (positions,)):
+            raise ValueError(
+                f"step must return weights of {positions} positions, as the argument "
+                f"positions says. Received: {weights.shape[-1]}"
+            )
         log_probs, finite = finite_log_probs(ops.cast(log_probs, "float32"))
         size, length = log_probs.shape[-1], state["length"]
         _check_token("start", start, size)
@@ -79,18 +95,22 @@ def constrain(step, state, constraints, *, start, end, max_length, limit=None):
     return constrained, state
 
 
-def weights_template(step, state):
-    """Return weights `(B, K, S)` of any step, of which only the shape is used.
+def weights_shape(step, state, positions=None):
+    """Return the shape `(B, K, S)` of the weights of a step, as `ops.shape` does.
 
-    The step receives token 0, which every embedding table has: this call checks `start`
-    before the model sees it.
+    If S is unknown, this calls the step with token 0, which every embedding table has:
+    `start` is checked before the model sees it.
 
     Args:
         step: As `constrain` returns it.
         state: As `constrain` returns it, for K hypotheses.
+        positions: S, if it is known.
     """
-    _, _, weights = step(ops.zeros_like(state["length"]), state)
-    return weights
+    length = state["length"]
+    if positions is None:
+        _, _, weights = step(ops.zeros_like(length), state)
+        return ops.shape(weights)
+    return (*ops.shape(length), positions)
 
 
 def _check_token(name, token, size):

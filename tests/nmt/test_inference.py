@@ -44,6 +44,13 @@ def test_translations_come_in_order_whatever_the_batches(model_folder, cached_mo
             assert len(found.subwords) == len(found.probabilities)
 
 
+def test_a_model_without_attention_aligns_nothing(eager, subwords):
+    found = untrained(subwords, "none").translate("the red dog")
+
+    assert found.words and found.weights.shape == (len(found.words), 3)
+    assert not found.weights.any()
+
+
 def test_the_command_prints_the_same(model_folder, cached_models, capsys):
     command = ["translate", LINES[0], "--model", str(model_folder), "--beam-size", "2"]
     assert main(command) == 0

@@ -354,6 +354,8 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
         (run_sample, {"top_p": 0}, "top_p must be above 0 and at most 1.*: 0"),
         (run_sample, {"top_p": 1.1}, "top_p must be above 0 and at most 1.*: 1.1"),
         (run_sample, {"min_p": 1.1}, "min_p must be between 0 and 1.*: 1.1"),
+        (run_beam, {"positions": 6}, "weights of 6 positions.*: 7"),
+        (run_greedy, {"positions": 8}, "weights of 8 positions.*: 7"),
         (run_greedy, {"limit": 0}, "limit must be a positive integer.*: 0"),
         (run_sample, {"limit": (3, 4, 5)}, "limit must have 2 rows.*: 3"),
         (run_beam, {"max_length": 0}, "max_length must be.* Received: 0"),
@@ -387,6 +389,34 @@ def test_wrong_arguments_are_named_with_what_came(run, options, message):
 
     with pytest.raises(ValueError, match=message):
         run(table, state, how=eagerly, **options)
+
+
+@pytest.mark.parametrize(
+    ("search", "options"),
+    [
+        (ka.beam_search, {"coverage_penalty": 0.5}),
+        (ka.greedy_search, {}),
+        (ka.sample_search, {"samples": BEAM, "seed": 1}),
+    ],
+)
+def test_known_positions_save_a_call_of_the_step(search, options):
+    plain, calls = make_step(random_table(74)), []
+
+    def step(token_ids, state):
+        calls.append(token_ids)
+        return plain(token_ids, state)
+
+    def run(**known):
+        calls.clear()
+        state = to_tensors(random_state(74))
+        found = search(step, state, **REQUIRED, **options, **known)
+        return to_numpy(found), len(calls)
+
+    expected, count = run()
+    found, count_with_positions = run(positions=POSITIONS)
+
+    assert count_with_positions == count - 1
+    assert_agree(found, expected)
 
 
 @pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search, ka.sample_search])

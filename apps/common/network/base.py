@@ -116,6 +116,8 @@ class SearchModel(keras.Model):
         search: One of the searches of `keras_attention`, with its own arguments bound.
         max_length: Maximum number of tokens of a sequence, END included.
         constraints: Those of the search, or a function from the inputs to them.
+        positions: Number of positions S that the network attends to, or a function
+            from the inputs to it.
         limit: Function from the inputs to the maximum length of each row, `(B,)`.
         step_options: Further keyword arguments of `network.step`.
         seed_generator: The generator that `search` draws from, if any.
@@ -129,6 +131,7 @@ class SearchModel(keras.Model):
         *,
         banned=(),
         constraints=(),
+        positions=None,
         limit=None,
         step_options=None,
         seed_generator=None,
@@ -140,6 +143,7 @@ class SearchModel(keras.Model):
         self.max_length = max_length
         self.banned = Ban(banned)
         self.constraints = constraints
+        self.positions = positions
         self.limit = limit
         self.step_options = dict(step_options or {})
         self.seed_generator = seed_generator
@@ -149,9 +153,9 @@ class SearchModel(keras.Model):
     def call(self, inputs):
         memory, state = self.network.begin(inputs, self.max_length)
         step = functools.partial(self.network.step, memory=memory, **self.step_options)
-        constraints = self.constraints
-        if callable(constraints):
-            constraints = constraints(inputs)
+        constraints, positions = (
+            x(inputs) if callable(x) else x for x in (self.constraints, self.positions)
+        )
         limit = {} if self.limit is None else {"limit": self.limit(inputs)}
         return self.search(
             with_cast_weights(step, self.network),
@@ -160,6 +164,7 @@ class SearchModel(keras.Model):
             end=END,
             max_length=self.max_length,
             constraints=[self.banned, *constraints],
+            positions=positions,
             **limit,
         )
 
