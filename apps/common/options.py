@@ -96,9 +96,6 @@ def from_json(kind: type[Config], options: Any) -> Config:
     """Return a dataclass from a dict that was read from JSON, and validate it."""
     if not isinstance(options, dict):
         raise UserError(f"expected an object with options. Received: {options!r:.60}")
-    # Options of older versions whose only value is left.
-    constants = getattr(kind, "constants", {}).items()
-    options = {name: x for name, x in options.items() if (name, x) not in constants}
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         is_required = field.default is field.default_factory is dataclasses.MISSING

@@ -100,16 +100,6 @@ class ModelConfig:
     are those of the recipe of the attention.
     """
 
-    # Options of older versions, with the only value that is left.
-    constants: ClassVar = {
-        "bidirectional": True,
-        "layer_norm": True,
-        "pre_norm": True,
-        "alignment_layer": None,
-        "share_embeddings": True,
-        "attention_dropout": 0.0,
-    }
-
     #: Architecture of the encoder and the decoder. By default that of the attention.
     decoder: Annotated[
         Literal["recurrent", "transformer"] | None,
