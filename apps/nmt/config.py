@@ -137,11 +137,6 @@ class ModelConfig:
     #: Whether luong has input feeding: the previous attentional vector is an input of
     #: the cell.
     input_feeding: Rare[bool] = True
-    #: Activation of the deep output, with --attention bahdanau or none.
-    readout: Rare[Literal["tanh", "maxout"]] = "tanh"
-    #: Decoder state of the deep output: before the step (previous, as in the paper), or
-    #: after it (current).
-    readout_state: Rare[Literal["previous", "current"]] = "current"
     #: Number of heads of the transformer.
     heads: Rare[Units] = 4
     #: Dropout rate of the embeddings, and between the layers of a recurrent encoder;
@@ -216,7 +211,6 @@ MODEL_NEEDS = {
         ("encoder_units", "context_dropout", "output_dropout"),
         ("--decoder recurrent", lambda model: model.decoder == "recurrent"),
     ),
-    **dict.fromkeys(("readout", "readout_state"), _of("bahdanau", "none")),
     **dict.fromkeys(("score", "window", "input_feeding"), _of("luong")),
     "heads": ("--decoder transformer", lambda model: model.decoder == "transformer"),
     "half_width": (

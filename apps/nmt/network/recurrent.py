@@ -154,8 +154,9 @@ class BahdanauNetwork(RecurrentNetwork):
         s[0]    = tanh(W h[1](backward))
         c[t]    = additive attention of s[t-1] to h
         s[t]    = GRU([E y[t-1]; c[t]], s[t-1])
-        hidden  = tanh(E y[t-1] + U s + C c[t]), or its maxout, to be multiplied with
-                  the embeddings; s is s[t], or s[t-1] as in the paper
+        hidden  = tanh(E y[t-1] + U s[t] + C c[t]), to be multiplied with the embeddings
+
+    In the paper, the hidden vector is a maxout, and depends on s[t-1].
 
     Reference: [Bahdanau et al., 2015](https://arxiv.org/abs/1409.0473), appendix A.2.
     """
@@ -166,7 +167,7 @@ class BahdanauNetwork(RecurrentNetwork):
             keras.layers.Dense(config.units, "tanh", name=f"bridge_{i}")
             for i in range(config.decoder_layers)
         ]
-        self.readout = DeepOutput(config.embedding_units, config.readout)
+        self.readout = DeepOutput(config.embedding_units)
 
     def _cell(self, units):
         return LayerNormGRUCell(units)
@@ -180,9 +181,7 @@ class BahdanauNetwork(RecurrentNetwork):
         return [bridge(backward) for bridge in self.bridges]
 
     def _hidden(self, embedded, outputs):
-        previous = self.config.readout_state == "previous"
-        state = outputs["query" if previous else "output"]
-        return self.readout(embedded, state, outputs["context"])
+        return self.readout(embedded, outputs["output"], outputs["context"])
 
 
 class SummaryNetwork(BahdanauNetwork):
