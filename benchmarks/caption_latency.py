@@ -143,10 +143,13 @@ def by_runtime(photo, preset, beam_size, precision, rounds):
         for count in counts:
             name = f"LiteRT, threads {count}"
             candidates[name] = LiteCaptioner.from_preset(preset, threads=count)
+            candidates[name].search_options(beam_size=beam_size)
     except UserError as error:
         print(f"{error}\n")
         return {}
     if all(map(importlib.util.find_spec, ("onnxruntime", "tf2onnx"))):
+        # In float32, whatever the precision of the other measurements.
+        captioner = Captioner.from_preset(preset)
         captioner.network.backbone.freeze()
         search = captioner.search_model(beam_size=beam_size)
         size = captioner.image_size

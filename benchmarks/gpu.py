@@ -5,7 +5,7 @@ Prints the median time in milliseconds, in float32 and in mixed bfloat16, of
 - additive, dot, multi-head and sliding-window attention: the forward pass, and forward
   and backward pass together. The peers are the layers of Keras (with two projections
   for additive attention, and a mask for the window), which use flash attention where
-  Keras finds it; and PyTorch with `scaled_dot_product_attention`, which does the same.
+  Keras finds it; and PyTorch with `scaled_dot_product_attention`, which uses it, too.
   On a GPU, PyTorch uses `torch.compile` for additive attention, and `flex_attention`
   for the window;
 - the training steps of the captioner and of the translator, as in
@@ -579,12 +579,15 @@ def results_of(backend, arguments, seconds):
         )
         timer = threading.Timer(seconds, process.kill)
         timer.start()
-        for line in process.stdout:
-            if line.startswith("{"):
-                yield json.loads(line)
-        process.wait()
-        in_time = timer.is_alive()
-        timer.cancel()
+        try:
+            for line in process.stdout:
+                if line.startswith("{"):
+                    yield json.loads(line)
+            process.wait()
+        finally:
+            in_time = timer.is_alive()
+            timer.cancel()
+            process.kill()
         if not in_time:
             yield {"error": f"stopped after {seconds:.0f} s"}
         elif process.returncode:

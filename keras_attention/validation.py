@@ -63,6 +63,20 @@ def as_integer(value):
         return None
 
 
+def check_positions(positions):
+    """Return a number of positions as an `int`; a tensor or `None` as it is."""
+    number = as_integer(positions)
+    is_tensor = "int" in str(getattr(positions, "dtype", ""))
+    if number is None and (is_tensor or positions is None):
+        return positions
+    if number is None or number < 0:
+        raise ValueError(
+            "positions must be an integer, not negative, or None. "
+            f"Received: {positions!r}"
+        )
+    return number
+
+
 def check_not_negative(name, value):
     """Raise `ValueError` unless the value is a finite number and not negative."""
     expected = "finite and not negative"

@@ -425,7 +425,7 @@ class CaptionConfig:
     #: attention. With --output, the objects of the file also have these keys.
     json: bool = False
     #: Run the model on Keras and compile the search with XLA, which takes some seconds
-    #: and makes the search faster.
+    #: and makes it faster there.
     jit_compile: Rare[bool] = False
     #: Batch size.
     batch_size: BatchSize = 64

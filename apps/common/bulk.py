@@ -48,11 +48,11 @@ class ModelBatch:
         column: Column of the inputs.
         maps: Whether the result has the columns of `map_fields`.
         runtime: `"litert"`, `"keras"`, or `"auto"`: LiteRT if the model has a LiteRT
-            file with these options and the defaults of Keras.
+            file, and it has the options that are given.
         threads: Number of threads of LiteRT; give the actor as many CPUs (`num_cpus`).
         batch_size: Number of inputs that Keras processes at a time.
-        search: Dict of options of the beam search; the defaults if omitted, or those of
-            the file with `runtime="litert"`.
+        search: Dict of options of the beam search. The others are those of the file on
+            LiteRT, and the defaults on Keras.
         options: Dict of further arguments of `Task.from_preset`.
         max_bytes: Maximum size of an input that is read from a file, in bytes.
         filesystem: The `pyarrow.fs.FileSystem` of inputs that are paths; by default

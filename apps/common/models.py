@@ -335,14 +335,13 @@ class Runtimes:
         if files.is_litert(model) or config.runtime == "litert":
             # A LiteRT file loads quickly, and has its own beam width.
             return self._requested_litert(model, config, changes, search, needs_keras)
-        # Checked before Keras loads the model, which takes seconds.
-        wanted = self.search_options(search)
         keras_only = bool(changes) or needs_keras is not None or auto == "keras"
         if config.runtime == "auto" and not keras_only:
             lite = self._available_litert(model, config.threads)
             if lite is not None and search.items() <= lite.search.items():
                 return lite
-        check_n_best(n_best, wanted)
+        # Checked before Keras loads the model, which takes seconds.
+        check_n_best(n_best, self.search_options(search))
         return self.keras().from_preset(model, **options)
 
     def load_for(self, config: Any, **options: Any) -> Any:

@@ -129,7 +129,7 @@ class Task(Described):
     def _from_folder(cls, folder, precision, changes, jit_compile, first=None):
         """Load a single model; the arguments are those of `from_preset`.
 
-        `first` is the first model of an ensemble in which it will be.
+        If it will be in an ensemble, `first` is the first model of that.
         """
         config = models.read_config(folder, kind=cls.config_type, noun=cls.noun)
         config = replaced(config, changes, cls.runtime_options)
@@ -143,7 +143,12 @@ class Task(Described):
             check_weights(folder / WEIGHTS, config.fewest_weights(len(tokenizer)))
             shared = first.parts_to_share(config) if first else {}
             network = cls.build_network(config, len(tokenizer), **shared)
-            load_model(network, folder / WEIGHTS, shared.values())
+            same = load_model(network, folder / WEIGHTS, shared.values())
+        if not same:
+            raise UserError(
+                f"the {cls.noun}s of an ensemble must have the same "
+                f"{' and '.join(shared)}. Received: other weights in {folder}"
+            )
         return cls(config, tokenizer, network, jit_compile=jit_compile)
 
     @classmethod
@@ -191,10 +196,10 @@ class Task(Described):
         return cls(first.config, first.tokenizer, network, jit_compile=jit_compile)
 
     def parts_to_share(self, config: Any) -> dict[str, keras.layers.Layer]:
-        """Return the layers that the network of an ensemble's next model can share.
+        """Return the layers that the next model of an ensemble shares with this one.
 
-        They are keyword arguments of `build_network`, and `config` is its
-        configuration.
+        They are keyword arguments of `build_network`; `config` is the configuration of
+        the next model.
         """
         return {}
 

@@ -450,7 +450,7 @@ class TranslateConfig:
     #: scores and attention.
     json: bool = False
     #: Run the model on Keras and compile the search with XLA. This takes some seconds
-    #: for each of a few sentence lengths, and makes the search up to 5.6 times as fast.
+    #: for each of a few sentence lengths, and makes it up to 5.6 times as fast there.
     #: It pays off for many thousand sentences, and for a long-running process.
     jit_compile: Rare[bool] = False
     #: Batch size.

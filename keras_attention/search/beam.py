@@ -36,7 +36,11 @@ from keras_attention.search.step import (
 )
 from keras_attention.sizes import is_one
 from keras_attention.typing import Nested, Step, Tensor, Tensors
-from keras_attention.validation import check_boolean, check_positive_integer
+from keras_attention.validation import (
+    check_boolean,
+    check_positions,
+    check_positive_integer,
+)
 
 # Largest beam width. The memory of a search grows with it.
 MAX_BEAM_SIZE = 10_000
@@ -105,7 +109,9 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
         constraints: List of `Constraint` objects, such as `Ban` and `RequiredPhrases`.
         positions: Number of positions S that the step attends to. If it is `None`, the
             search learns it from one more call of the step, and a graph of the search
-            takes longer to trace.
+            takes longer to trace. With a number, the first call of the step is inside
+            a loop, so that on JAX its layers must be built before, and the model sees
+            `start` before it is checked.
 
     Returns:
         Dict of tensors, the finished hypotheses of a row before the unfinished ones,
@@ -199,6 +205,7 @@ class Beam:
             coverage_penalty,
             coverage_mask,
         )
+        self.positions = check_positions(positions)
         self.limit = checked_limit(limit, max_length, batch_of(state))
         self.constraints = order_constraints(constraints)
         self.step, state = constrain(
@@ -209,9 +216,8 @@ class Beam:
             end=end,
             max_length=max_length,
             limit=self.limit,
-            positions=positions,
+            positions=self.positions,
         )
-        self.positions = positions
         self.state = repeat_for_hypotheses(state, beam_size)
         self.start, self.end = start, end
         self.max_length, self.beam_size = max_length, beam_size
@@ -340,7 +346,10 @@ class Beam:
         ignored = ~is_possible(alive["log_probs"]) | carry["done"][:, None]
         finite = carry["finite"] & ops.all(state["finite"] | ignored, axis=1)
         weights = ops.cast(weights, "float32")
-        coverage = tree.map_structure(lambda x: x + weights, coverage)
+        # The sum would have as many positions as the weights, in a graph maybe unknown.
+        coverage = tree.map_structure(
+            lambda x: ops.reshape(x + weights, ops.shape(x)), coverage
+        )
         beam = {
             "alive": alive["log_probs"],
             "log_probs": log_probs,

@@ -88,8 +88,9 @@ class Ranking:
         shape = tuple(self.coverage_mask.shape)
         if not may_be_equal(shape[1:], (positions,)):
             raise ValueError(
-                "coverage_mask must have the shape (batch, positions), with "
-                f"{positions} positions. Received: {shape}"
+                "coverage_mask must have the shape (batch, positions)"
+                + (f", with {positions} positions" * isinstance(positions, int))
+                + f". Received: {shape}"
             )
         check_rows("coverage_mask", self.coverage_mask, batch_size)
         check_mask("coverage_mask", self.coverage_mask, shape)

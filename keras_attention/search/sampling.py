@@ -17,6 +17,7 @@ from keras_attention.typing import Nested, Seed, Step, Tensor, Tensors
 from keras_attention.validation import (
     check_fraction,
     check_number,
+    check_positions,
     check_positive_integer,
 )
 
@@ -55,8 +56,9 @@ def greedy_search(
 
     Raises:
         ValueError: If `max_length` is not a positive integer, `limit` has a wrong shape
-            or value, `start` or `end` is no token of the vocabulary, or a constraint
-            cannot be met, such as a banned token that is not in the vocabulary.
+            or value, `start` or `end` is no token of the vocabulary, the step attends
+            to another number of positions than `positions`, or a constraint cannot be
+            met, such as a banned token that is not in the vocabulary.
         TypeError: For an unknown or missing keyword argument.
     """
 
@@ -128,7 +130,8 @@ def sample_search(
         ValueError: If `samples`, `max_length` or `top_k` is not a positive integer,
             the temperature is not positive, `top_p` is not above 0 and at most 1,
             `min_p` is not between 0 and 1, `limit` has a wrong shape or value, `start`
-            or `end` is no token of the vocabulary, or a constraint cannot be met.
+            or `end` is no token of the vocabulary, the step attends to another number
+            of positions than `positions`, or a constraint cannot be met.
         TypeError: For an unknown or missing keyword argument.
 
     Reference:
@@ -197,6 +200,7 @@ def _search(
 ):
     """Search with `choose(log_probs, t)`, which returns the next tokens `(B, K)`."""
     max_length = check_positive_integer("max_length", max_length)
+    positions = check_positions(positions)
     limit = checked_limit(limit, max_length, batch_of(state))
     options = {"max_length": max_length, "limit": limit, **tokens}
     step, state = constrain(step, state, constraints, positions=positions, **options)

@@ -46,6 +46,28 @@ def test_probabilities_and_maps_are_the_mean(eager, captioner, transformer, rng)
         np.testing.assert_allclose(values, sum(pair) / 2, rtol=1e-4, atol=1e-6)
 
 
+def test_members_on_disk_are_loaded_with_one_cnn_and_one_vocabulary(
+    eager, captioner, transformer, tmp_path, rng
+):
+    folders = [tmp_path / "lstm", tmp_path / "transformer"]
+    for model, folder in zip((captioner, transformer), folders, strict=True):
+        model.save(folder)
+    depth = captioner.network.backbone.depth
+    inputs = {"features": rng.normal(size=(2, 4, depth)).astype("float32")}
+
+    def captions(model):
+        found = model.search_model(beam_size=3).predict_on_batch(inputs)
+        return model.captions_of({k: numpy(x) for k, x in found.items()}, 1)
+
+    loaded = Captioner.from_preset("+".join(map(str, folders)))
+    first, second = loaded.network.networks
+    assert first.backbone is second.backbone
+    expected = Captioner.ensemble(list(map(Captioner.from_preset, folders)))
+    for (one,), (other,) in zip(captions(loaded), captions(expected), strict=True):
+        assert one.text == other.text
+        assert one.log_probability == pytest.approx(other.log_probability, rel=1e-5)
+
+
 def test_the_cnn_is_shared(captioner, transformer):
     first, second = Captioner.ensemble([captioner, transformer]).network.networks
     assert first is captioner.network and second.backbone is first.backbone
@@ -106,7 +128,7 @@ def test_another_cnn_is_reported_on_loading(captioner, tmp_path):
     cnn.set_weights([2 * weight for weight in cnn.get_weights()])
     other.save(tmp_path / "second")
     both = f"{tmp_path / 'first'}+{tmp_path / 'second'}"
-    with pytest.raises(UserError, match=r"must have the same backbone.*second"):
+    with pytest.raises(UserError, match="^the captioners .* same backbone.*second"):
         Captioner.from_preset(both)
 
 

@@ -8,10 +8,12 @@ from combinations import covering, quick_first
 from keras import ops
 from models import needs_tensorflow
 from search.reference import (
+    ATTENTION,
     BACKEND,
     BATCH,
     BEAM,
     END,
+    HISTORIES,
     LENGTH,
     POSITIONS,
     REQUIRED,
@@ -355,7 +357,10 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
         (run_sample, {"top_p": 1.1}, "top_p must be above 0 and at most 1.*: 1.1"),
         (run_sample, {"min_p": 1.1}, "min_p must be between 0 and 1.*: 1.1"),
         (run_beam, {"positions": 6}, "weights of 6 positions.*: 7"),
-        (run_greedy, {"positions": 8}, "weights of 8 positions.*: 7"),
+        (run_greedy, {"positions": np.int64(8)}, "weights of 8 positions.*: 7"),
+        (run_beam, {"positions": -1}, "positions must be an integer, not neg.*: -1"),
+        (run_sample, {"positions": 7.0}, "positions must be an integer.*: 7.0"),
+        (run_sample, {"positions": True}, "positions must be an integer.*: True"),
         (run_greedy, {"limit": 0}, "limit must be a positive integer.*: 0"),
         (run_sample, {"limit": (3, 4, 5)}, "limit must have 2 rows.*: 3"),
         (run_beam, {"max_length": 0}, "max_length must be.* Received: 0"),
@@ -417,6 +422,32 @@ def test_known_positions_save_a_call_of_the_step(search, options):
 
     assert count_with_positions == count - 1
     assert_agree(found, expected)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("positions", quick_first([1, POSITIONS], 1))
+def test_positions_are_known_where_those_of_the_step_are_not(positions):
+    import tensorflow as tf
+
+    table, state = random_table(75), to_tensors(random_state(75))
+    options = {"coverage_penalty": 0.5, **REQUIRED}
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([HISTORIES, None], tf.float32),
+            tf.TensorSpec([], tf.int32),
+        ]
+    )
+    def search(attention, count):
+        step = make_step(table, attention)
+        return [
+            ka.beam_search(step, state, positions=known, **options)
+            for known in (None, positions, count)
+        ]
+
+    expected, *found = to_numpy(search(ATTENTION[:, :positions], positions))
+    for other in found:
+        assert_agree(other, expected)
 
 
 @pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search, ka.sample_search])

@@ -153,19 +153,24 @@ class SearchModel(keras.Model):
     def call(self, inputs):
         memory, state = self.network.begin(inputs, self.max_length)
         step = functools.partial(self.network.step, memory=memory, **self.step_options)
-        constraints, positions = (
-            x(inputs) if callable(x) else x for x in (self.constraints, self.positions)
-        )
-        limit = {} if self.limit is None else {"limit": self.limit(inputs)}
+        options = {
+            "constraints": self.constraints,
+            "limit": self.limit,
+            "positions": self.positions,
+        }
+        options = {
+            name: x(inputs) if callable(x) else x
+            for name, x in options.items()
+            if x is not None
+        }
+        options["constraints"] = [self.banned, *options["constraints"]]
         return self.search(
             with_cast_weights(step, self.network),
             state,
             start=START,
             end=END,
             max_length=self.max_length,
-            constraints=[self.banned, *constraints],
-            positions=positions,
-            **limit,
+            **options,
         )
 
 

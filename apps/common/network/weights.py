@@ -48,17 +48,16 @@ def save_model(network, path):
 def load_model(network, path, shared=()):
     """Load what `save_model` wrote into a built network.
 
-    Layers that are `shared` with another network have their weights already, and the
-    file must have the same ones.
+    Layers that are `shared` with another network have their weights already. They are
+    read, too; return whether they are what they were.
     """
-    before = {layer: layer.get_weights() for layer in shared}
+    before = [(layer, layer.get_weights()) for layer in shared]
     _read(network.weights, path, half=True)
-    for layer, weights in before.items():
-        if not all(map(np.array_equal, layer.get_weights(), weights)):
-            raise UserError(
-                f"all models of an ensemble must have the same {layer.name}. Received: "
-                f"other weights in {path}"
-            )
+    return all(
+        np.array_equal(*pair)
+        for layer, weights in before
+        for pair in zip(layer.get_weights(), weights, strict=True)
+    )
 
 
 def save_checkpoint(model, path):
