@@ -128,7 +128,7 @@ def test_another_cnn_is_reported_on_loading(captioner, tmp_path):
     cnn.set_weights([2 * weight for weight in cnn.get_weights()])
     other.save(tmp_path / "second")
     both = f"{tmp_path / 'first'}+{tmp_path / 'second'}"
-    with pytest.raises(UserError, match="^the captioners .* same backbone.*second"):
+    with pytest.raises(UserError, match=r"^the captioners .* backbone.*second"):
         Captioner.from_preset(both)
 
 

@@ -238,7 +238,7 @@ def test_the_command_translates_a_page(
     for extra, message in (
         (["--output", str(page)], "page.html"),
         (["--n-best", "2"], "Received: --n-best"),
-        (["--no-split-sentences"], "Received: --split"),
+        (["--no-split-sentences"], "Received: --no-split-sentences"),
         (["--engine", "ray"], "Received: html"),
     ):
         assert main([*arguments, *extra]) == 2

@@ -160,7 +160,7 @@ def _with_file(config):
     of_lines = ("n_best", "alignments", "plot", "json", "min_score", "sampling")
     for name in (*of_lines, "split_sentences"):
         if getattr(config, name) != getattr(TranslateConfig(), name):
-            option = name.removesuffix("s_sentences").replace("_", "-")
+            option = name.replace("split", "no-split").replace("_", "-")
             raise UserError(
                 f"--format {config.format} writes the translated file, without the "
                 f"options of lines. Received: --{option}"
