@@ -62,10 +62,11 @@ def test_members_on_disk_are_loaded_with_one_cnn_and_one_vocabulary(
     loaded = Captioner.from_preset("+".join(map(str, folders)))
     first, second = loaded.network.networks
     assert first.backbone is second.backbone
-    expected = Captioner.ensemble(list(map(Captioner.from_preset, folders)))
+    expected = Captioner.ensemble([captioner, transformer])
     for (one,), (other,) in zip(captions(loaded), captions(expected), strict=True):
         assert one.text == other.text
-        assert one.log_probability == pytest.approx(other.log_probability, rel=1e-5)
+        # The weights in the files are rounded.
+        assert one.log_probability == pytest.approx(other.log_probability, abs=0.05)
 
 
 def test_the_cnn_is_shared(captioner, transformer):
