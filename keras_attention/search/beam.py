@@ -346,7 +346,7 @@ class Beam:
         ignored = ~is_possible(alive["log_probs"]) | carry["done"][:, None]
         finite = carry["finite"] & ops.all(state["finite"] | ignored, axis=1)
         weights = ops.cast(weights, "float32")
-        # The sum would have as many positions as the weights, in a graph maybe unknown.
+        # In a graph, the number of positions may be unknown for the weights alone.
         coverage = tree.map_structure(
             lambda x: ops.reshape(x + weights, ops.shape(x)), coverage
         )

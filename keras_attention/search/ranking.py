@@ -87,10 +87,10 @@ class Ranking:
             return
         shape = tuple(self.coverage_mask.shape)
         if not may_be_equal(shape[1:], (positions,)):
+            wanted = f", with {positions} positions" if type(positions) is int else ""
             raise ValueError(
-                "coverage_mask must have the shape (batch, positions)"
-                + (f", with {positions} positions" * isinstance(positions, int))
-                + f". Received: {shape}"
+                f"coverage_mask must have the shape (batch, positions){wanted}. "
+                f"Received: {shape}"
             )
         check_rows("coverage_mask", self.coverage_mask, batch_size)
         check_mask("coverage_mask", self.coverage_mask, shape)
