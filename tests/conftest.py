@@ -35,7 +35,7 @@ def frozen_modules():
 
 @pytest.fixture(autouse=True, scope="module")
 def little_memory():
-    """Free the programs and graphs of a file, and return their memory to the system.
+    """Forget the programs and graphs of a file, and return free memory to the system.
 
     TensorFlow would keep the compiled graphs, and the C library a tenth of the rest. A
     program of JAX takes some of the process's memory maps, of which Linux allows

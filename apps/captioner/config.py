@@ -424,8 +424,8 @@ class CaptionConfig:
     #: Print one JSON object per image, with words, their probabilities, scores and
     #: attention. With --output, the objects of the file also have these keys.
     json: bool = False
-    #: Run the model on Keras and compile the search with XLA, which takes some seconds
-    #: and makes it faster there.
+    #: Run the model on Keras and compile the search with XLA. Compilation takes some
+    #: seconds, and makes the search on Keras faster.
     jit_compile: Rare[bool] = False
     #: Batch size.
     batch_size: BatchSize = 64

@@ -139,7 +139,10 @@ class Captioner(BaseCaptioner, Task):
         embeddings.assign(keras.ops.where(known, copied, embeddings.value))
 
     def renumber_words(self, tokenizer):
-        """Give the words the numbers that they have in another vocabulary of them."""
+        """Order the words and their embeddings as a vocabulary of the same words does.
+
+        The captions stay the same.
+        """
         row_of = {word: row for row, word in enumerate(self.tokenizer.words)}
         rows = [row_of[word] for word in tokenizer.words]
         embeddings = self.network.embedding.embeddings

@@ -449,9 +449,10 @@ class TranslateConfig:
     #: Print one JSON object per sentence, with words, subwords, their probabilities,
     #: scores and attention.
     json: bool = False
-    #: Run the model on Keras and compile the search with XLA. This takes some seconds
-    #: for each of a few sentence lengths, and makes it up to 5.6 times as fast there.
-    #: It pays off for many thousand sentences, and for a long-running process.
+    #: Run the model on Keras and compile the search with XLA. Compilation takes some
+    #: seconds for each of a few sentence lengths, and makes the search on Keras up to
+    #: 5.6 times as fast. It pays off for many thousand sentences, and for a
+    #: long-running process.
     jit_compile: Rare[bool] = False
     #: Batch size.
     batch_size: BatchSize = 64

@@ -99,7 +99,7 @@ def weights_shape(step, state, positions=None):
     """Return the shape `(B, K, S)` of the weights of a step, as `ops.shape` does.
 
     If S is unknown, this calls the step with token 0, which every embedding table has.
-    Then `start` is checked before the model sees it.
+    This call also checks `start` before the model sees it.
 
     Args:
         step: As `constrain` returns it.
