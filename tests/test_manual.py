@@ -313,29 +313,6 @@ def test_page_on_alternative_text_completes_a_page(tmp_path, monkeypatch):
     assert new.replace(alt, "") == page
 
 
-def test_page_on_alternative_text_describes_the_files(tmp_path, monkeypatch, capsys):
-    for package in ("ai_edge_litert", "defusedxml", "exiv2"):
-        pytest.importorskip(package)
-    from keras_attention_apps.captioner.main import main
-    from PIL import Image
-
-    text = (DOCS / "alternative-text.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^captioner (.* --write-metadata .*)$", text, re.M)
-    (tmp_path / "pictures").mkdir()
-    shutil.copy(DOCS / "photographer.jpg", tmp_path / "pictures")
-    monkeypatch.chdir(tmp_path)
-    assert main(command.split()) == 0
-
-    path, caption = "described/photographer.jpg", capsys.readouterr().out.split("\t")[1]
-    with Image.open(path) as image:
-        written = image.getxmp()["xmpmeta"]["RDF"]["Description"]
-    for name in ("description", "AltTextAccessibility"):
-        found = written[name]["Alt"]["li"]
-        assert found["lang"] == "x-default"
-        assert found["text"] == f"{caption.strip().capitalize()}."
-        assert f'"{found["text"]}"' in text
-
-
 def same(found, expected):
     """Whether two values of JSON are the same, with numbers that are nearly so."""
     if isinstance(expected, dict):

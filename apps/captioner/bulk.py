@@ -64,10 +64,8 @@ class CaptionBatch(bulk.ModelBatch):
 
 def caption_bulk(config):
     """Caption images with Ray Data; the exit code is 2 if one could not be read."""
-    excluded = ("overlay", "overlay_words", "min_score", "n_best", "json")
-    bulk.check_options(config, (*excluded, "jit_compile"))
-    if config.metadata.writes:
-        raise UserError("captions of --engine ray are not written into images")
+    excluded = ("overlay", "min_score", "n_best", "json", "jit_compile")
+    bulk.check_options(config, excluded)
     filesystem, paths = bulk.located_all(config.images)
     read = functools.partial(_inputs, config, filesystem, paths)
     return bulk.run_command("captioner", read, CaptionBatch, config, filesystem)

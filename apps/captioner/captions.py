@@ -59,12 +59,6 @@ class Caption:
     weights: np.ndarray
     unsure: bool | None = None
 
-    def _repr_html_(self):
-        """Show the caption and its maps in a notebook."""
-        from keras_attention_apps.captioner.overlays import notebook_html
-
-        return notebook_html(self)
-
     def details(self) -> dict[str, Any]:
         """Return everything as a dict that JSON can hold."""
         optional = {} if self.unsure is None else {"unsure": self.unsure}

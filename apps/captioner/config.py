@@ -342,34 +342,7 @@ class ChosenModel:
         return {name: value for name in names if (value := getattr(self, name))}
 
 
-@dataclasses.dataclass(frozen=True)
-class MetadataConfig:
-    """Captions inside of JPEG, PNG, WebP and TIFF files."""
-
-    #: Write a copy of each image into this folder, with the caption in its metadata:
-    #: the XMP description, and IPTC's alternative text (AltTextAccessibility). The
-    #: pixels stay as they are, and so do texts that are there. Copies that are there
-    #: stay, too. Needs the package exiv2.
-    write_metadata: Path | None = None
-    #: Write the captions into the images themselves. A new file replaces the image when
-    #: it is complete.
-    metadata_in_place: bool = False
-    #: Replace descriptions and alternative texts that are there.
-    overwrite_metadata: Rare[bool] = False
-    #: Also write captions of which the model is unsure.
-    unsure_metadata: Rare[bool] = False
-
-    @property
-    def writes(self):
-        """Whether metadata are written."""
-        return self.metadata_in_place or self.write_metadata is not None
-
-
 CAPTION_NEEDS = {"site": ("--format html", lambda config: config.format == "html")}
-METADATA_NEEDS = dict.fromkeys(
-    ("overwrite_metadata", "unsure_metadata"),
-    ("--write-metadata or --metadata-in-place", lambda config: config.writes),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -389,14 +362,11 @@ class CaptionConfig:
     images: Positional[tuple[Path, ...]]
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
-    #: Write to this file instead of the standard output; its suffix is the format. .csv
-    #: or .tsv: a table of image, caption, mean_log_probability, unsure and error. .txt:
-    #: one caption on each line, an empty one for an unreadable image. .jsonl: one JSON
-    #: object per line, with the model, and the options that differ from the defaults.
-    #: The same command in the same working directory resumes an interrupted run; a
-    #: table or text appears when all images are captioned. In a file of JSON lines,
-    #: images that have captions are skipped, and those with an error are tried again.
-    #: A file with captions of another model or of other options is an error.
+    #: Write to this file (.jsonl) instead of the standard output: one JSON object per
+    #: line, with the model, and the options that differ from the defaults. The same
+    #: command in the same working directory resumes an interrupted run: images that
+    #: have captions are skipped, and those with an error are tried again. A file with
+    #: captions of another model or of other options is an error.
     output: Path | None = None
     #: Format of the input: images; or a page of HTML, whose pictures without an alt get
     #: one. The output is the page with these texts. Files in the folder of the page and
@@ -409,17 +379,13 @@ class CaptionConfig:
     #: Draw where the model looked for every word into this file (PNG, JPEG or PDF); for
     #: several images, into this folder, which must not be that of the images.
     overlay: Path | None = None
-    #: Words in the overlay: all, or content, without function words such as "a", "of"
-    #: and "is".
-    overlay_words: Literal["all", "content"] = "all"
     #: Minimum mean_log_probability of a caption, such as -0.8. Captions below it are
     #: left out; a warning names each image that has no caption left. In JSON, such an
     #: image has the caption null and the mean_log_probability of its best caption. To
     #: choose it, see the CIDEr of the most probable captions in captioner evaluate.
     min_score: LogProbability | None = None
-    metadata: Flags[MetadataConfig] = MetadataConfig()
     #: Number of captions per image, each printed as: path, tab, score, tab, caption; in
-    #: JSON they are a list; in a table, rows, with a column score.
+    #: JSON they are a list.
     n_best: Positive = 1
     #: Print one JSON object per image, with words, their probabilities, scores and
     #: attention. With --output, the objects of the file also have these keys.

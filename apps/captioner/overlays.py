@@ -77,15 +77,10 @@ def dimming(weights, width, height):
     return np.rint(255 * share ** (math.log(0.5) / math.log(middle))).astype("uint8")
 
 
-def draw_sheet(image, caption, chosen="all"):
-    """Draw a photograph, its caption, and where the model looked for every word.
-
-    `chosen` are `"all"` words, or those of `"content"`, without function words.
-    """
+def draw_sheet(image, caption):
+    """Draw a photograph, its caption, and where the model looked for every word."""
     image = ImageOps.contain(image, (CELL, CELL))
     shown = _tiles(caption)
-    if chosen == "content":
-        shown = [tile for tile in shown if tile[0] not in FUNCTION_WORDS]
     file = _font_file(caption.text)
     word_font, note_font = _font(file, WORD_SIZE), _font(file, NOTE_SIZE)
     labels = [("photograph", "")] + [(word, note) for word, note, _ in shown]
@@ -185,9 +180,9 @@ def _installed_font(characters):
     return str(FONT)
 
 
-def write_overlay(path, caption, target, chosen="all"):
+def write_overlay(path, caption, target):
     """Write the sheet of a `Caption`; see `draw_sheet`."""
-    sheet = draw_sheet(read_image(path), caption, chosen)
+    sheet = draw_sheet(read_image(path), caption)
     with atomic_path(target) as temporary:
         sheet.save(temporary, **FORMATS[target.suffix.lower()])
 
@@ -319,33 +314,3 @@ def word_tiles(caption):
         for word, note, weights in _tiles(caption)
     )
     return f'<ol class="words">{tiles}</ol>'
-
-
-def notebook_html(caption):
-    """Return a caption, and the map of each word, as HTML without a style sheet.
-
-    A map is the brighter the more the word attended to a place.
-    """
-    tiles = "".join(
-        '<figure style="display:inline-block;margin:0 .6em .6em 0;'
-        'text-align:center;vertical-align:top">'
-        f'<img src="{_png_uri(255 - _map(weights))}" width="96" alt="" '
-        'style="display:block;border-radius:6px">'
-        f'<figcaption dir="auto">{html.escape(word)} <small>{note}</small>'
-        "</figcaption></figure>"
-        for word, note, weights in _tiles(caption)
-    )
-    head = markup.notebook_headline(caption, sentence(caption.text))
-    return f"<div>{head}{tiles}</div>"
-
-
-def sheet(photo, caption):
-    """Return the maps of all words as one picture, and a link to download it."""
-    file = io.BytesIO()
-    drawn = draw_sheet(read_image(photo.preview), caption)
-    drawn.save(file, **FORMATS[".png"])
-    content, kind = file.getvalue(), "image/png"
-    text = "Download the sheet"
-    link = markup.download(content, name="attention.png", text=text, media_type=kind)
-    picture = markup.data_uri(content, kind)
-    return f'{link}<img class="ka-sheet" src="{picture}" alt="Maps of all words">'

@@ -203,7 +203,6 @@ def _page_of(config):
         "--overlay": config.overlay,
         "--json": config.json,
         "--n-best": config.n_best > 1,
-        "--write-metadata or --metadata-in-place": config.metadata.writes,
         "--engine ray": config.bulk.engine == "ray",
     }
     for option, given in others.items():

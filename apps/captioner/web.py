@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import html
 import os
 from importlib.resources import files
 
@@ -15,7 +14,7 @@ from keras_attention_apps.captioner.captions import (
     member_configs,
 )
 from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
-from keras_attention_apps.common.errors import UserError, counted
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import is_litert
 from keras_attention_apps.common.models import Models, name_of
 from keras_attention_apps.common.web import markup
@@ -23,7 +22,6 @@ from keras_attention_apps.common.web.guard import MEGABYTE, read_upload
 from keras_attention_apps.common.web.page import (
     LAYOUT,
     RESULTS,
-    FileUpload,
     ImageUpload,
     beam_options,
     endpoint,
@@ -37,16 +35,12 @@ from keras_attention_apps.common.web.page import (
 )
 
 PENALTIES = (0.0, 0.7, 1.0)
-# Maximum number of images in the second tab.
-MAX_FILES = 100
 HINT = "The caption appears here, and every word shows where the model looked."
 REMOVED = "The photograph was removed from the server meanwhile: choose it again."
 # Label of the upload.
 PHOTOGRAPH = "Photograph"
-# Updates of the list of captions, the button of the sheet, and the sheet.
-_HIDDEN = shown(""), gr.update(visible=False), shown("")
-# Longer side of the image that the page shows, and of those in the table.
-PREVIEW, THUMBNAIL = 800, 160
+# Longer side of the image that the page shows.
+PREVIEW = 800
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +73,17 @@ class CaptionPage(Models):
             # The class of the model would import Keras.
             self._sizes |= {x.image_size for x in member_configs(config.compare)}
 
-    def read(self, content, side=PREVIEW):
-        """Return an image as a `Photo`, whose preview has a longer side of `side`."""
+    def read(self, content):
+        """Return an image as a `Photo`."""
         image = read_image(content, max_pixels=self.config.max_megapixels * 1_000_000)
         arrays = {size: image_to_array(image, size) for size in self._sizes}
-        return Photo(arrays, *overlays.preview(image, side))
+        return Photo(arrays, *overlays.preview(image, PREVIEW))
 
-    def read_upload(self, path, side=PREVIEW):
+    def read_upload(self, path):
         """Return an uploaded image as a `Photo`."""
         content = read_upload(path, self.config.server.max_megabytes * MEGABYTE)
         try:
-            return self.read(content, side)
+            return self.read(content)
         except ImageError as error:
             # The name of the file, in place of "the given bytes".
             reason = str(error).partition(": ")[2]
@@ -122,15 +116,14 @@ class CaptionPage(Models):
     def show_captions(self, photo, best, n_best, *options):
         if photo is None:
             # The browser still has the list of its captions.
-            return markup.alert(REMOVED) if best else gr.skip(), *_HIDDEN
+            return markup.alert(REMOVED) if best else gr.skip(), shown("")
         try:
             found = self.captions(photo, search_options(*options), n_best=n_best)
         except UserError as error:
-            return markup.alert(error), *_HIDDEN
+            return markup.alert(error), shown("")
         title = name_of(self.config.model.name)
         figure = overlays.caption_figure(photo, found[0], title, 0)
-        table = markup.n_best_table("caption", found)
-        return figure, shown(table), gr.update(visible=True), shown("")
+        return figure, shown(markup.n_best_table("caption", found))
 
     @revealed
     def show_other(self, photo, compare, *options):
@@ -139,13 +132,6 @@ class CaptionPage(Models):
         (caption,) = self.captions(photo, search_options(*options), is_other=True)
         return overlays.caption_figure(photo, caption, name_of(self.config.compare), 1)
 
-    @revealed
-    def show_sheet(self, photo, *options):
-        if photo is None:
-            raise UserError(REMOVED)
-        (caption,) = self.captions(photo, search_options(*options))
-        return overlays.sheet(photo, caption)
-
     def caption(self, image, n_best, beam_size, length_penalty):
         """Caption an image; the result is a list of captions, best first."""
         if image is None:
@@ -153,36 +139,6 @@ class CaptionPage(Models):
         search = search_options(beam_size, length_penalty)
         found = self.captions(self.read_upload(image), search, n_best=n_best)
         return [one.details() for one in found]
-
-    def caption_many(self, paths):
-        """Yield the table of many images whenever another one has its caption."""
-        if len(paths) > MAX_FILES:
-            error = f"expected at most {MAX_FILES} images. Received: {len(paths)}"
-            yield None, markup.alert(error)
-            return
-        rows = []
-        for path in paths:
-            rows.append(self._row(path))
-            yield gr.skip(), rows_table(rows, total=len(paths))
-        yield None, rows_table(rows, total=len(paths))
-
-    def _row(self, path):
-        """Return the values of an image in the table of many."""
-        row = {
-            "image": os.path.basename(path),
-            "caption": "",
-            "unsure": "",
-            "error": "",
-        }
-        try:
-            photo = self.read_upload(path, THUMBNAIL)
-            (caption,) = self.captions(photo, {})
-        except UserError as error:
-            return {**row, "error": str(error)}
-        unsure = "" if caption.unsure is None else str(caption.unsure).lower()
-        thumbnail = markup.data_uri(photo.preview, "image/jpeg")
-        given = {"caption": caption.text, "unsure": unsure, "thumbnail": thumbnail}
-        return {**row, **given, "mark": markup.unsure_mark(caption)}
 
 
 def _uploaded(photo, name):
@@ -203,15 +159,12 @@ def build(config):
         "Captions a photograph, and shows where the model looked for every word."
     )
     with page("captioner", description, models.purpose) as blocks:
-        with gr.Tab("One image"):
-            _one_image(models)
-        with gr.Tab("Many images"):
-            _many_images(models)
+        _fill(models)
     return blocks
 
 
-def _one_image(models):
-    """Fill the tab for one image, and add an endpoint with the same options."""
+def _fill(models):
+    """Add the components, their events, and an endpoint with the same options."""
     photo = gr.State(None, time_to_live=3600)
     with gr.Row(elem_classes=LAYOUT):
         with gr.Column(min_width=280):
@@ -227,8 +180,6 @@ def _one_image(models):
                 result = gr.HTML(markup.placeholder(HINT))
                 other = gr.HTML(visible=False)
             best = gr.HTML(visible=False)
-            draw = gr.Button("Draw the sheet of all maps", size="sm", visible=False)
-            sheet = gr.HTML(visible=False)
         with gr.Column(min_width=280):
             compare = gr.Checkbox(
                 label=f"Show {name_of(models.config.compare)} beside it",
@@ -240,10 +191,11 @@ def _one_image(models):
                 n_best = gr.Slider(1, 5, value=3, step=1, precision=0, label=label)
                 options = beam_options(models.defaults, PENALTIES)
 
-    results = [result, best, draw, sheet]
     reading = event(models.read_photo, upload, [upload, photo, result, best])
     sampling = event(models.read_sample, None, [upload, photo])
-    captioning = event(models.show_captions, [photo, best, n_best, *options], results)
+    captioning = event(
+        models.show_captions, [photo, best, n_best, *options], [result, best]
+    )
     comparing = event(models.show_other, [photo, compare, *options], other)
     in_turn(upload.input, reading, captioning, comparing)
     in_turn(sample.click, sampling, captioning, comparing)
@@ -251,71 +203,4 @@ def _one_image(models):
     for option in options:
         in_turn(option.input, captioning, comparing)
     in_turn(compare.input, comparing)
-    in_turn(draw.click, event(models.show_sheet, [photo, *options], sheet))
     endpoint(models.caption, upload, models.defaults, name="caption")
-
-
-def _many_images(models):
-    """Fill the tab for many images."""
-    upload = FileUpload(
-        label=f"Photographs: drop or choose up to {MAX_FILES}",
-        file_count="multiple",
-        file_types=["image"],
-        height=180,
-    )
-    hint = "A table of captions appears here, to correct and to download."
-    table = gr.HTML(markup.placeholder(hint))
-    in_turn(upload.upload, event(models.caption_many, upload, [upload, table]))
-
-
-def rows_table(rows, *, total):
-    """Return rows as a table, whose captions can be corrected after the last one."""
-    is_complete = len(rows) == total
-    body = "".join(_row_cells(row, is_complete) for row in rows)
-    caption = "Captions" if is_complete else f"{len(rows)} of {total} images"
-    titles = ("photograph", "caption", "note")
-    heads = "".join(f'<th scope="col">{x}</th>' for x in titles)
-    table = (
-        f'<table class="ka-table ka-images"><caption>{caption}</caption><thead><tr>'
-        f"{heads}</tr></thead><tbody>{body}</tbody></table>"
-    )
-    if not is_complete:
-        return table
-    counts = {
-        "unsure": sum(row["unsure"] == "true" for row in rows),
-        "unreadable": sum(bool(row["error"]) for row in rows),
-    }
-    label = ", ".join(
-        [counted(total, "image"), *(f"{n} {name}" for name, n in counts.items() if n)]
-    )
-    buttons = "".join(
-        f'<button type="button" class="ka-button" data-save="captions.{suffix}">'
-        f"Download as {kind}</button>"
-        for suffix, kind in (("csv", "CSV"), ("jsonl", "JSON lines"))
-    )
-    return (
-        f'<div class="ka-corrected"><p class="ka-note" data-announce="{label}">{label}'
-        ". Captions can be corrected here before they are downloaded.</p>"
-        f'<p class="ka-buttons">{buttons}</p>{table}</div>'
-    )
-
-
-def _row_cells(row, is_editable):
-    """Return the row of a table; the script of the page downloads what has a name."""
-    row = {name: html.escape(value) for name, value in row.items()}
-    name, caption, error = row["image"], row["caption"], row["error"]
-    picture, text = "", error
-    if not error:
-        picture = f'<img src="{row["thumbnail"]}" alt="{caption}">'
-        read_only = "" if is_editable else " readonly"
-        text = (
-            f'<textarea rows="1" aria-label="Caption of {name}"{read_only}>{caption}'
-            "</textarea>"
-        )
-    return (
-        f'<tr><td data-name="image" data-value="{name}">{picture}'
-        f'<small>{name}</small></td><td><div data-name="caption" data-value="">{text}'
-        f'</div></td><td><span data-name="unsure" data-value="{row["unsure"]}">'
-        f'{row.get("mark", "")}</span><span data-name="error" data-value="{error}">'
-        "</span></td></tr>"
-    )

@@ -1,6 +1,5 @@
 """Overlays of the attention: sheets, the names of their files, and open files."""
 
-import base64
 import dataclasses
 import io
 import os
@@ -98,15 +97,6 @@ def test_a_sheet_has_the_photograph_and_a_picture_of_every_word():
     ):  # fmt: skip
         np.testing.assert_allclose(picture[bright], (120, 0, 0), atol=4)
         np.testing.assert_allclose(picture[dark], [dim] * 3, atol=4)
-
-
-def test_function_words_can_be_left_out():
-    photograph = Image.new("RGB", (64, 48), "black")
-    caption = caption_of(["a", "dog", "on", "grass"], np.ones((4, 2, 2)) / 4)
-
-    pictures_of(draw_sheet(photograph, caption, "content"), 3)
-    sheet = draw_sheet(photograph, caption)
-    assert sheet.width > 2 * CELL and sheet.height > CELL
 
 
 @pytest.mark.parametrize("word", ["dog" * 60, "собака", "\u4e00\u53ea\u72d7", "\ue123"])
@@ -242,21 +232,6 @@ def test_the_caption_is_the_headline_and_the_alternative_text():
     assert f'data-copy="{text}"' in figure
     # No word is chosen, so that the photograph is not dimmed.
     assert re.findall('value="(.)" checked', figure) == ["0"]
-
-
-def test_a_notebook_shows_the_caption_and_its_maps():
-    maps = np.zeros((2, 3, 3))
-    maps[0, 0, 0] = maps[1, 2, 2] = 1
-    caption = caption_of(["a", "<dog>"], maps)
-    shown = dataclasses.replace(caption, unsure=True)._repr_html_()
-
-    assert ">A &lt;dog&gt;</p>" in shown and "Unsure: " in shown
-    pictures = re.findall('base64,(.*?)"', shown)
-    first, second = (
-        np.asarray(Image.open(io.BytesIO(base64.b64decode(x)))) for x in pictures
-    )
-    assert first[0, 0] == second[-1, -1] == 255
-    assert first[-1, -1] == second[0, 0] == 0
 
 
 @pytest.mark.parametrize(

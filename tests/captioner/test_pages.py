@@ -160,7 +160,6 @@ def test_scores_have_the_digits_of_the_output(site, monkeypatch, least, is_kept)
         (["--n-best=2"], "takes no --n-best"),
         (["--json"], "takes no --json"),
         (["--overlay=a.png"], "takes no --overlay"),
-        (["--metadata-in-place"], "takes no --write-metadata or --metadata-in-place"),
         (["--output={site}/page.html"], "expected an output that is not an input"),
         (["--output={site}/red.png"], "expected an output that is not an input"),
         (["--format=images", "--site={site}"], "--site needs --format html"),

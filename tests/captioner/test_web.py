@@ -2,9 +2,6 @@
 
 import base64
 import contextlib
-import csv
-import io
-import json
 import re
 
 import pytest
@@ -141,8 +138,6 @@ def test_nothing_is_cut_off_or_fetched_from_elsewhere(browser, address, width, d
         with settled(page):
             page.get_by_role("button", name="sample").click()
             words_of(page)
-        draw = page.get_by_role("button", name="sheet")
-        repeat_until(draw.click, page.locator(".ka-sheet"))
 
         assert is_within(page)
         assert elsewhere == []
@@ -169,50 +164,11 @@ def test_a_photograph_that_was_removed_must_be_chosen_again():
     events = object.__new__(page.CaptionPage)
     removed = "The photograph was removed from the server meanwhile: choose it again"
 
-    sheet = events.show_sheet(None, 5, 0.7)
-    assert removed in sheet["value"] and sheet["visible"]
-    result, *others = events.show_captions(None, "<table>", 3, 5, 0.7)
-    assert removed in result and not any(update["visible"] for update in others)
+    result, best = events.show_captions(None, "<table>", 3, 5, 0.7)
+    assert removed in result and not best["visible"]
     # No photograph was chosen.
     result, *_ = events.show_captions(None, "", 3, 5, 0.7)
     assert removed not in str(result)
-
-
-def test_captions_of_many_images_are_corrected_and_downloaded(
-    browser, address, tmp_path
-):
-    (tmp_path / "text.jpg").write_text("This is text.")
-    with opened(browser, address) as (page, _):
-        page.get_by_role("tab", name="Many images").click()
-        inputs = page.locator("input[type=file][multiple]")
-        inputs.set_input_files([SAMPLE, tmp_path / "text.jpg"])
-        csv_button = page.get_by_role("button", name="CSV")
-        csv_button.wait_for()
-        caption = page.get_by_label("Caption of photographer.jpg")
-        assert re.match("a man .* camera$", caption.input_value())
-        caption.fill('A man, "with"\na camera')
-        # The corrections stay when another tab is shown meanwhile.
-        page.get_by_role("tab", name="One image").click()
-        page.get_by_role("tab", name="Many images").click()
-        found = {}
-        for name in ("CSV", "JSON lines"):
-            with page.expect_download() as download:
-                page.get_by_role("button", name=name).click()
-            found[name] = download.value.path().read_text()
-
-    photograph, text = csv.DictReader(io.StringIO(found["CSV"]))
-    assert photograph["image"] == "photographer.jpg"
-    assert photograph["caption"] == 'A man, "with"\na camera'
-    assert photograph["unsure"] in ("true", "false") and photograph["error"] == ""
-    assert (text["image"], text["caption"], text["unsure"]) == ("text.jpg", "", "")
-    assert text["error"].startswith("Cannot read text.jpg: expected an image of")
-    first, second = map(json.loads, found["JSON lines"].splitlines())
-    assert first == {
-        "image": "photographer.jpg",
-        "caption": 'A man, "with"\na camera',
-        "unsure": photograph["unsure"] == "true",
-    }
-    assert second == {"image": "text.jpg", "error": text["error"]}
 
 
 def test_the_caption_is_announced_copied_and_the_alternative_text(browser, address):

@@ -94,10 +94,9 @@ MODEL_FILES = ("config.json", "model.weights.npz", "vocabulary.json", "subwords.
                 "linked/in/a.txt",
             )
         ),
-        ("captioner caption soft --output data/in/a.txt", "the name of a new file"),
         (
             "captioner caption soft --output model/vocabulary.json",
-            "--output must end in .csv, .tsv, .txt or .jsonl",
+            "--output must end in .jsonl",
         ),
     ],
 )

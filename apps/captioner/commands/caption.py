@@ -1,17 +1,12 @@
 """`captioner caption`: captions as lines, as JSON, or as a file that can be resumed."""
 
 import contextlib
-import json
 import math
 import os
 import sys
 
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
-from keras_attention_apps.captioner.config import (
-    CAPTION_NEEDS,
-    METADATA_NEEDS,
-    CaptionSearchOptions,
-)
+from keras_attention_apps.captioner.config import CAPTION_NEEDS, CaptionSearchOptions
 from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
@@ -23,18 +18,9 @@ from keras_attention_apps.common.errors import UserError, counted, printable
 from keras_attention_apps.common.hypotheses import check_n_best, rounded_score
 from keras_attention_apps.common.models import changes_in
 from keras_attention_apps.common.options import check_needs
-from keras_attention_apps.common.output import (
-    DELIMITERS,
-    JSON_LINES,
-    TEXT,
-    TableWriter,
-    note,
-    progress_bar,
-)
+from keras_attention_apps.common.output import JSON_LINES, note, progress_bar
 from tqdm import tqdm
 
-# End of the name of the file from which an interrupted run of a table resumes.
-UNFINISHED = ".unfinished"
 # The beginning of every line of an output.
 BEGINNING = b'{"image": "'
 # What errors call an empty list of options.
@@ -58,23 +44,28 @@ def caption(config):
     paths, failures = _find(config.images)
     beam = config.search.given
     several = len(paths) > 1 or paths != list(config.images)
-    overlays, metadata = _check_outputs(config, paths)
+    overlays = _check_outputs(config, paths)
     captioner = RUNTIMES.load_for(
         config, n_best=config.n_best, jit_compile=config.jit_compile
     )
     unreadable = 0
     with contextlib.ExitStack() as stack:
-        records, everything = None, paths
+        records = None
         if config.output:
             search = captioner.search_options(**beam)
             check_n_best(config.n_best, search)
             options = _options(config, search)
             records = stack.enter_context(
-                Records(_records(config), config.model.name, options)
+                Records(config.output, config.model.name, options)
             )
-            missing = {path for path, x in overlays.items() if not x.exists()}
-            missing |= metadata.missing if metadata else set()
-            paths = [x for x in paths if x not in records or x in missing]
+            earlier = len(paths)
+            paths = [
+                path
+                for path in paths
+                if path not in records
+                or (path in overlays and not overlays[path].exists())
+            ]
+            earlier -= len(paths)
             bar = progress_bar(total=len(paths), unit="image")
             progress = stack.enter_context(bar)
         found = captioner.caption_each(
@@ -85,14 +76,16 @@ def caption(config):
             **beam,
         )
         for path, (image, captions) in zip(paths, found, strict=True):
-            kept, errors = captions, [captions]
-            unreadable += isinstance(captions, ImageError)
-            if not isinstance(captions, ImageError):
-                kept, target = _probable(config, path, captions), overlays.get(path)
-                errors = _write_files(config, image, path, kept, target, metadata)
-            for error in errors:
+            kept, error = captions, None
+            if isinstance(captions, ImageError):
+                unreadable, error = unreadable + 1, captions
+            else:
+                kept = _probable(config, path, captions)
+                if kept and path in overlays:
+                    error = _draw(image, kept[0], overlays[path])
+            if error:
                 _tell("error", error)
-            failures += bool(errors)
+                failures += 1
             if records is None:
                 _print(config, several, path, captions, kept)
                 continue
@@ -100,9 +93,7 @@ def caption(config):
                 records.add(path, _entry(config, captions, kept, details=config.json))
             progress.update()
     if records:
-        _finish(config, everything, len(paths), unreadable)
-    if metadata:
-        note(metadata.summary())
+        _tell_written(config.output, len(paths) - unreadable, earlier, unreadable)
     return 2 if failures else 0
 
 
@@ -111,21 +102,17 @@ def _check_options(config):
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
     check_needs(config, CAPTION_NEEDS)
-    check_needs(config.metadata, METADATA_NEEDS)
     if config.model.inference:
         check_inference(config.model)
     is_local = config.bulk.engine == "local"
     if is_local and config.output and config.format != "html":
-        _check_output(config)
+        _check_output(config.output)
 
 
-def _finish(config, paths, tried, unreadable):
-    """Write the table, if the output is one, and say how many captions it has."""
-    if _is_table(config):
-        _write_table(config, paths)
-        _records(config).unlink()
-    count, earlier = counted(tried - unreadable, "image"), len(paths) - tried
-    wrote = [f"captioner: wrote captions of {count} to {printable(config.output)}"]
+def _tell_written(output, captioned, earlier, unreadable):
+    """Say how many captions of this run, and of earlier ones, an output has."""
+    count = counted(captioned, "image")
+    wrote = [f"captioner: wrote captions of {count} to {printable(output)}"]
     if earlier:
         wrote.append(f"those of {earlier:,} were there before")
     if unreadable:
@@ -133,97 +120,35 @@ def _finish(config, paths, tried, unreadable):
     note("; ".join(wrote))
 
 
-def _is_table(config):
-    return config.output.suffix.lower() != JSON_LINES
-
-
-def _records(config):
-    """Return the file of JSON lines: the output, or that from which it is written."""
-    if not _is_table(config):
-        return config.output
-    return config.output.with_name(f"{config.output.name}{UNFINISHED}")
-
-
-def _check_output(config):
-    """Raise a `UserError` if the output is no file of a known format that fits."""
-    output, suffix = config.output, config.output.suffix.lower()
+def _check_output(output):
+    """Raise a `UserError` if the output is no file of JSON lines."""
     files.check_file(output)
     if files.is_pipe_or_device(output):
         raise UserError(
             "--output must be a file, so that an interrupted run can continue it. "
             f"Received a pipe or a device: {str(output)!r}"
         )
-    if suffix not in (*DELIMITERS, TEXT, JSON_LINES):
+    if output.suffix.lower() != JSON_LINES:
         raise UserError(
-            "--output must end in .csv, .tsv, .txt or .jsonl (JSON lines). "
-            f"Received: {str(output)!r}"
+            f"--output must end in .jsonl (JSON lines). Received: {str(output)!r}"
         )
-    if config.json and suffix != JSON_LINES:
-        raise UserError(
-            f"--json needs an --output that ends in .jsonl. Received: {str(output)!r}"
-        )
-    if config.n_best > 1 and suffix == TEXT:
-        raise UserError(
-            "a text file has one caption on each line; --n-best needs an --output that "
-            f"ends in .csv, .tsv or .jsonl. Received: {str(output)!r}"
-        )
-    if _is_table(config) and output.exists() and not _records(config).exists():
-        raise UserError(
-            "expected the name of a new file, since captions in it may have been "
-            f"corrected. Received: {str(output)!r}, which exists"
-        )
-
-
-def _write_table(config, paths):
-    """Write the captions of all images, in their order."""
-    found = {}
-    with open(_records(config), encoding="utf-8") as file:
-        for line in file:
-            entry = json.loads(line)
-            found[_key(entry["image"])] = entry
-    columns = ["image", "caption", "mean_log_probability", "unsure", "error"]
-    if config.n_best > 1:
-        columns.insert(1, "score")
-    with (
-        files.atomic_path(config.output) as temporary,
-        open(
-            temporary, "w", encoding="utf-8", errors="surrogateescape", newline=""
-        ) as file,
-    ):
-        suffix = config.output.suffix.lower()
-        writer = TableWriter(file, suffix, columns, text="caption")
-        for path in paths:
-            entry = found[_key(path)]
-            for caption in entry.get("captions") or [{}]:
-                writer.write({**entry, **caption, "image": str(path)})
-
-
-def _key(path):
-    return str(path) if is_open(path) else os.path.abspath(path)
 
 
 def _check_outputs(config, paths):
-    """Check and return the files to write: overlays by images, and metadata."""
-    if not (config.output or config.overlay or config.metadata.writes):
-        return {}, None
-    overlays, metadata = {}, None
+    """Check the files to write, and return the overlay of each image as a dict."""
+    if not (config.output or config.overlay):
+        return {}
+    overlays = {}
     if config.overlay:
         from keras_attention_apps.captioner.overlays import find_overlays
 
         overlays = find_overlays(config.overlay, config.images, paths)
-    if config.metadata.writes:
-        from keras_attention_apps.captioner.image_metadata import MetadataWriter
-
-        metadata = MetadataWriter(config.metadata, config.images, paths)
     inputs = [*paths, *RUNTIMES.files(config.model.name)]
     if config.output:
-        files.check_distinct(inputs, config.output, _records(config))
+        files.check_distinct(inputs, config.output)
     # The output is read, too, when it is continued.
     files.check_distinct([*inputs, config.output], *overlays.values())
-    if metadata and config.metadata.write_metadata:
-        outputs = (*inputs, config.output, *overlays.values())
-        files.check_distinct(outputs, *metadata.targets.values())
-    return overlays, metadata
+    return overlays
 
 
 def _options(config, search):
@@ -270,25 +195,15 @@ def _find(given):
     return paths, failures
 
 
-def _write_files(config, image, path, captions, target, metadata):
-    """Write the overlay of an image to its `target`, and its metadata.
+def _draw(image, caption, target):
+    """Write the overlay of an image; return the error if that fails."""
+    from keras_attention_apps.captioner.overlays import write_overlay
 
-    Returns the list of the errors.
-    """
-    calls: list[tuple] = []
-    errors = []
-    if captions and target:
-        from keras_attention_apps.captioner.overlays import write_overlay
-
-        calls.append((write_overlay, image, captions[0], target, config.overlay_words))
-    if metadata:
-        calls.append((metadata.write, path, captions))
-    for write, *arguments in calls:
-        try:
-            write(*arguments)
-        except (UserError, OSError) as error:
-            errors.append(error)
-    return errors
+    try:
+        write_overlay(image, caption, target)
+    except (UserError, OSError) as error:
+        return error
+    return None
 
 
 def _probable(config, path, captions):

@@ -1,5 +1,5 @@
-/* What the pages do in the browser: announce results, copy them, take pasted and
-   dropped images, and save corrected tables. Gradio runs this function at the start. */
+/* What the pages do in the browser: announce results, copy them, and take pasted and
+   dropped images. Gradio runs this function at the start. */
 () => {
   const status = document.createElement("p");
   status.className = "ka-hidden";
@@ -61,40 +61,6 @@
     if (shows()) {
       event.preventDefault();
       upload(event.dataTransfer.files);
-    }
-  });
-
-  // Rows of a table whose texts can be corrected, in the order of its columns.
-  function rows(table) {
-    const value = (cell) => cell.querySelector("textarea")?.value ?? cell.dataset.value;
-    return [...table.querySelectorAll("tbody tr")].map((row) =>
-      Object.fromEntries(
-        [...row.querySelectorAll("[data-name]")].map((x) => [x.dataset.name, value(x)])
-      )
-    );
-  }
-  const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-  const literals = { true: true, false: false };
-  const json = (row) => {
-    const given = Object.entries(row).filter((x) => x[1]);
-    return JSON.stringify(
-      Object.fromEntries(given.map(([name, x]) => [name, name == "unsure" ? literals[x] : x]))
-    );
-  };
-  const formats = {
-    csv: (names, rows) => [names, ...rows.map(Object.values)].map((x) => x.map(quoted).join(",")),
-    jsonl: (names, rows) => rows.map(json),
-  };
-  document.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-save]");
-    if (button) {
-      const found = rows(button.closest(".ka-corrected").querySelector("table"));
-      const [, suffix] = button.dataset.save.split(".");
-      const lines = formats[suffix](Object.keys(found[0]), found);
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob(lines.map((x) => `${x}\n`)));
-      link.download = button.dataset.save;
-      link.click();
     }
   });
 }
