@@ -342,9 +342,6 @@ class ChosenModel:
         return {name: value for name in names if (value := getattr(self, name))}
 
 
-CAPTION_NEEDS = {"site": ("--format html", lambda config: config.format == "html")}
-
-
 @dataclasses.dataclass(frozen=True)
 class CaptionConfig:
     """Caption images, and show where the model looked for every word.
@@ -353,12 +350,11 @@ class CaptionConfig:
     path, tab, caption. An image that cannot be read is reported in one line on standard
     error; the other images are captioned, and the exit code is 2.
 
-    For example: captioner caption dog.jpg --overlay dog-attention.png, or for a page:
-    captioner caption --format html page.html --output new.html
+    For example: captioner caption dog.jpg --overlay dog-attention.png
     """
 
     #: At least one image, or folder of images; folders inside it are not searched. - is
-    #: the standard input. With --format html, one page.
+    #: the standard input.
     images: Positional[tuple[Path, ...]]
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
@@ -368,14 +364,6 @@ class CaptionConfig:
     #: have captions are skipped, and those with an error are tried again. A file with
     #: captions of another model or of other options is an error.
     output: Path | None = None
-    #: Format of the input: images; or a page of HTML, whose pictures without an alt get
-    #: one. The output is the page with these texts. Files in the folder of the page and
-    #: pictures inside of the page are captioned; an empty alt stays. Pictures of which
-    #: the model is unsure get the attribute data-alt="unsure".
-    format: Literal["images", "html"] = "images"
-    #: Folder of the website of a page, outside of which no picture is read, and where
-    #: addresses such as /a.jpg start. By default that of the page.
-    site: Rare[Path | None] = None
     #: Draw where the model looked for every word into this file (PNG, JPEG or PDF); for
     #: several images, into this folder, which must not be that of the images.
     overlay: Path | None = None
@@ -402,7 +390,7 @@ class CaptionConfig:
     @property
     def resumes(self):
         """Whether the same command resumes an interrupted run."""
-        return self.output is not None and self.format == "images"
+        return self.output is not None
 
 
 @dataclasses.dataclass(frozen=True)

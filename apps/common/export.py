@@ -10,16 +10,10 @@ from keras_attention_apps.common.litert import write_model_file
 from keras_attention import __version__, convert_to_litert
 
 
-def check_export(path, output_format):
+def check_export(path):
     """Check the output of an export, and return whether it is a LiteRT file."""
-    is_named_litert = files.is_litert(path)
-    to_litert = output_format == "litert" or (output_format is None and is_named_litert)
+    to_litert = files.is_litert(path)
     if to_litert:
-        if not is_named_litert:
-            raise UserError(
-                "the name of a LiteRT file must end in .tflite. "
-                f"Received: {str(path)!r}"
-            )
         files.check_file(path)
     else:
         files.check_folder(path, _own_names)
@@ -39,7 +33,7 @@ def export_task(config, runtimes, write_lite, write_saved_model):
             "export needs Keras' TensorFlow backend: set KERAS_BACKEND=tensorflow. "
             f"Received: {keras.backend.backend()}"
         )
-    to_litert = check_export(config.output, config.format)
+    to_litert = check_export(config.output)
     options = {} if config.quantize is None else {"quantize": config.quantize}
     if options and not to_litert:
         raise UserError(

@@ -553,7 +553,6 @@ class CalibrationOptions:
     reading: Flags[ReadingConfig] = ReadingConfig()
 
 
-Format = Literal["savedmodel", "litert"]
 Quantize = Literal["float16", "int8", "none"]
 
 
@@ -561,10 +560,9 @@ Quantize = Literal["float16", "int8", "none"]
 class ExportOptions:
     """Output and format of an export."""
 
-    #: Output folder of a SavedModel, or output file of LiteRT.
+    #: Output file of LiteRT, whose name ends in .tflite, or output folder of a
+    #: SavedModel.
     output: Positional[Path]
-    #: Format; by default litert for a name that ends in .tflite, savedmodel for others.
-    format: Format | None = None
     #: Precision of the weights in a LiteRT file. int8: the default; eight bits for
     #: dense layers and the embeddings that share their matrices, and float16 for
     #: convolutions. float16: larger and slower. none: unchanged.

@@ -47,11 +47,11 @@ def test_only_an_export_is_replaced_by_an_export(tmp_path):
     for name in ("saved_model.pb", "variables/variables.index"):
         (served / name).write_text("a model")
     with pytest.raises(UserError, match=r"other contents: .*served"):
-        check_export(served, None)
+        check_export(served)
 
     write_sums(served)
     (served / "notes.txt").write_text("mine")
-    assert check_export(served, None) is False
+    assert check_export(served) is False
     assert summed_names(served) == {"saved_model.pb", "variables", "SHA256SUMS"}
 
 

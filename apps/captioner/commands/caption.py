@@ -6,7 +6,7 @@ import os
 import sys
 
 from keras_attention_apps.captioner.captions import RUNTIMES, check_inference
-from keras_attention_apps.captioner.config import CAPTION_NEEDS, CaptionSearchOptions
+from keras_attention_apps.captioner.config import CaptionSearchOptions
 from keras_attention_apps.captioner.images import (
     ImageError,
     find_images,
@@ -17,7 +17,6 @@ from keras_attention_apps.common import files
 from keras_attention_apps.common.errors import UserError, counted, printable
 from keras_attention_apps.common.hypotheses import check_n_best, rounded_score
 from keras_attention_apps.common.models import changes_in
-from keras_attention_apps.common.options import check_needs
 from keras_attention_apps.common.output import JSON_LINES, note, progress_bar
 from tqdm import tqdm
 
@@ -33,10 +32,6 @@ def caption(config):
     The exit code is 2 if an image or a folder could not be read.
     """
     _check_options(config)
-    if config.format == "html":
-        from keras_attention_apps.captioner.pages import complete_page
-
-        return complete_page(config)
     if config.bulk.engine == "ray":
         from keras_attention_apps.captioner.bulk import caption_bulk
 
@@ -101,11 +96,9 @@ def _check_options(config):
     """Raise a `UserError` for options that do not fit together."""
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
-    check_needs(config, CAPTION_NEEDS)
     if config.model.inference:
         check_inference(config.model)
-    is_local = config.bulk.engine == "local"
-    if is_local and config.output and config.format != "html":
+    if config.bulk.engine == "local" and config.output:
         _check_output(config.output)
 
 

@@ -40,7 +40,7 @@ def export(config):
     """Write the SavedModel, or the LiteRT file, that an `ExportConfig` describes."""
     folder = config.calibration_images
     if folder is not None:
-        if not check_export(config.output, config.format):
+        if not check_export(config.output):
             raise UserError(
                 "--calibration-images needs a LiteRT file, whose name ends in .tflite. "
                 f"Received: {str(config.output)!r}"
