@@ -136,12 +136,6 @@ class Translation:
         """
         return alignment_of(self.weights, self.end_weights)
 
-    def _repr_html_(self):
-        """Show the translation and its alignment in a notebook."""
-        from keras_attention_apps.nmt.views import notebook_html
-
-        return notebook_html(self)
-
     def details(self) -> dict[str, Any]:
         """Return a dict that JSON can hold, without `end_weights`, `cut`, `omitted`."""
         optional = {} if self.unsure is None else {"unsure": self.unsure}

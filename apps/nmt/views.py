@@ -18,7 +18,11 @@ def alignment_figure(translation, title, number):
     """Return the words of both sentences, and lines of the attention between them."""
     if not translation.words:
         return markup.note("There is nothing to translate.")
-    weights, rows, first_source, first_target = _layout(translation)
+    weights = np.column_stack([translation.weights, translation.end_weights])
+    targets, sources = weights.shape
+    rows = max(targets, sources)
+    # Both sides are centred.
+    first_source, first_target = (rows - sources) / 2, (rows - targets) / 2
     items = "".join(
         f'<li dir="auto">{html.escape(word)}</li>' for word in translation.source_words
     )
@@ -46,14 +50,6 @@ def alignment_figure(translation, title, number):
     )
 
 
-def _layout(translation):
-    """Return all weights, the number of rows, and the first of each, centred side."""
-    weights = np.column_stack([translation.weights, translation.end_weights])
-    targets, sources = weights.shape
-    rows = max(targets, sources)
-    return weights, rows, (rows - sources) / 2, (rows - targets) / 2
-
-
 def _lines(row, first_source, target, rows):
     """Return the lines and bars from one target word to the source words."""
     shapes = []
@@ -69,46 +65,6 @@ def _lines(row, first_source, target, rows):
     return (
         f'<svg viewBox="0 0 100 {rows}" preserveAspectRatio="none" aria-hidden="true">'
         f"{''.join(shapes)}</svg>"
-    )
-
-
-# Sizes in a notebook, in pixels: height of a row, width of the words, and of the lines.
-_ROW, _WORDS, _LINES = 26, 170, 130
-
-
-def notebook_html(translation):
-    """Return a translation and its alignment as HTML without a style sheet.
-
-    The lines are as wide and as dark as the weights are large.
-    """
-    head = markup.notebook_headline(translation, translation.text)
-    weights, rows, first_source, first_target = _layout(translation)
-    left, right = _WORDS, _WORDS + _LINES
-    shapes = []
-    for i, row in enumerate(weights):
-        for j, weight in enumerate(row):
-            if weight >= markup.MIN_WEIGHT:
-                share = min(float(weight), 1.0)
-                shapes.append(
-                    f'<line x1="{left + 6}" y1="{(first_source + j + 0.5) * _ROW:.1f}" '
-                    f'x2="{right - 6}" y2="{(first_target + i + 0.5) * _ROW:.1f}" '
-                    f'stroke="#6366f1" stroke-width="{MAX_WIDTH * share:.2f}" '
-                    f'stroke-opacity="{0.25 + 0.75 * share:.2f}"/>'
-                )
-    columns = (
-        ([*translation.source_words, END_LABEL], first_source, left, "end"),
-        (translation.words, first_target, right, "start"),
-    )
-    for texts, first, x, anchor in columns:
-        shapes += [
-            f'<text x="{x}" y="{(first + i + 0.5) * _ROW:.1f}" text-anchor="{anchor}" '
-            f'dominant-baseline="central">{html.escape(text)}</text>'
-            for i, text in enumerate(texts)
-        ]
-    return (
-        f'<div>{head}<svg width="{2 * _WORDS + _LINES}" height="{rows * _ROW}" '
-        'fill="currentColor" font-size="14" role="img" aria-label="Alignment of the '
-        f'words">{"".join(shapes)}</svg></div>'
     )
 
 

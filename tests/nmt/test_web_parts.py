@@ -24,27 +24,6 @@ def test_figures_of_the_same_title_are_chosen_from_separately():
     assert "Unsure: " in alignment_figure(unsure, "model", 0)
 
 
-def test_a_notebook_shows_the_translation_and_lines_of_its_weights():
-    weights, end_weights = np.array([[0.2, 0.8], [0.7, 0.01]]), np.array([0.0, 0.29])
-    words = ["a", "<b>"], ["c", "d"]
-    translation = Translation("c d", *words, -1.0, -2.0, weights, end_weights)
-    shown = translation._repr_html_()
-
-    assert ">c d</p>" in shown and "&lt;b&gt;" in shown and "<b>" not in shown
-    places = re.findall('y1="(.*?)" .*? y2="(.*?)".*? stroke-width="(.*?)"', shown)
-    texts = dict(re.findall('y="([0-9.]+)" text-anchor="end".*?>(.*?)</text>', shown))
-    widths = [(texts[y1], float(width)) for y1, _, width in places]
-    # The weight of 0.01 has no line.
-    expected = [("a", 0.2), ("&lt;b&gt;", 0.8), ("a", 0.7), ("end", 0.29)]
-    assert [word for word, _ in widths] == [word for word, _ in expected]
-    ratios = [
-        width / weight for (_, width), (_, weight) in zip(widths, expected, strict=True)
-    ]
-    np.testing.assert_allclose(ratios, ratios[0], rtol=0.01)
-    empty = np.zeros((0, 0)), np.zeros(0)
-    assert "<svg" in Translation("", [], [], 0.0, 0.0, *empty)._repr_html_()
-
-
 def test_purposes_without_languages_name_none():
     assert languages("German to English, subtitles") == ("German", "English")
     assert languages("subtitles") == languages(None) == (None, None)
