@@ -66,7 +66,7 @@ def opened(browser, address, *, width=1200, dark=False):
     page.set_default_timeout(120_000)
     page.goto(address)
     # Gradio's script builds the page.
-    page.wait_for_selector("[role=tab]")
+    page.wait_for_selector(".ka-placeholder")
     yield page, elsewhere
     context.close()
 

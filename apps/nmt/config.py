@@ -545,8 +545,7 @@ class ExportConfig(ExportOptions):
 class WebConfig:
     """Start a web page that translates and shows word alignments.
 
-    Uploads are removed after three minutes. Python programs can call the same server;
-    see docs/nmt.md.
+    Python programs can call the same server; see docs/nmt.md.
 
     For example: nmt web
     """

@@ -1,4 +1,4 @@
-"""Translations as HTML: an alignment with lines, a heat map, and lists."""
+"""Translations as HTML: an alignment with lines, and a heat map."""
 
 import html
 import re
@@ -92,22 +92,6 @@ def _cell(weight):
     return (
         f'<td style="--share:{weight:.3f}" title="{weight:.2f}" '
         f'aria-label="{weight:.2f}"></td>'
-    )
-
-
-def lines_table(rows):
-    """Return lines and their translations as a table."""
-    headers = ["line", "source", "translation", "note"]
-    return markup.table(headers, rows, label=f"{len(rows)} lines")
-
-
-def text_link(translations):
-    """Return a link to download translations, one a line."""
-    return markup.download(
-        "".join(f"{text}\n" for text in translations).encode(),
-        name="translations.txt",
-        text="Download the translations",
-        media_type="text/plain;charset=utf-8",
     )
 
 

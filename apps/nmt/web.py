@@ -1,19 +1,14 @@
 """`nmt web`: the page of the translator, its components, events and models."""
 
 import functools
-import io
-import os
 
 import gradio as gr
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.files import utf8_lines
 from keras_attention_apps.common.models import Models, name_of
 from keras_attention_apps.common.web import markup
-from keras_attention_apps.common.web.guard import MEGABYTE, read_upload
 from keras_attention_apps.common.web.page import (
     LAYOUT,
     RESULTS,
-    FileUpload,
     beam_options,
     endpoint,
     event,
@@ -25,16 +20,11 @@ from keras_attention_apps.common.web.page import (
     shown,
 )
 from keras_attention_apps.nmt import views
-from keras_attention_apps.nmt.text import decode_line
 from keras_attention_apps.nmt.translations import RUNTIMES
 
 PENALTIES = (0.0, 0.5, 1.0)
 # Characters of a sentence; the models cut what is longer than they can read.
 MAX_CHARACTERS = 2000
-# Maximum number of lines of a file in the second tab.
-MAX_LINES = 500
-# Lines between two updates of the table.
-LINES_AT_ONCE = 10
 EXAMPLES = (
     "A man in a blue shirt is standing on a ladder cleaning a window.",
     "Two dogs are playing in the snow.",
@@ -93,32 +83,6 @@ class TranslationPage(Models):
         found = self.translations(sentence, search, n_best=n_best)
         return [one.details() for one in found]
 
-    def translate_file(self, path):
-        """Yield the table of the lines of a file, which grows, and at last a link."""
-        rows: list[list[str]] = []
-        name = os.path.basename(path)
-        try:
-            content = read_upload(path, self.config.server.max_megabytes * MEGABYTE)
-            for sentence in _sentences(content, name):
-                (found,) = self.translations(sentence, {})
-                number = str(len(rows) + 1)
-                rows.append([number, sentence, found.text, markup.unsure_mark(found)])
-                if len(rows) % LINES_AT_ONCE == 0:
-                    yield gr.skip(), "", views.lines_table(rows)
-        except UserError as error:
-            yield None, "", markup.alert(error)
-            return
-        link = views.text_link([text for _, _, text, _ in rows])
-        yield None, link, views.lines_table(rows)
-
-
-def _sentences(content, name):
-    """Return the lines of a text in a file of this name."""
-    lines = list(utf8_lines(io.BytesIO(content), name))
-    if len(lines) > MAX_LINES:
-        raise UserError(f"expected at most {MAX_LINES} lines. Received: {len(lines)}")
-    return [decode_line(line, name, i) for i, line in enumerate(lines, start=1)]
-
 
 def serve_page(config):
     """Serve the page that a `WebConfig` describes."""
@@ -130,15 +94,12 @@ def build(config):
     models = TranslationPage(config)
     description = "Translates a sentence, and shows which words every word came from."
     with page("nmt", description, models.purpose) as blocks:
-        with gr.Tab("One sentence"):
-            _one_sentence(models)
-        with gr.Tab("A text file"):
-            _text_file(models)
+        _fill(models)
     return blocks
 
 
-def _one_sentence(models):
-    """Fill the tab for a sentence, and add an endpoint with the same options."""
+def _fill(models):
+    """Fill the page, and add an endpoint with the same options."""
     source, target = views.languages(models.purpose)
     examples = EXAMPLES if source in (None, "English") else ()
     with gr.Row(elem_classes=[LAYOUT, "ka-below"]):
@@ -187,17 +148,3 @@ def _one_sentence(models):
     in_turn(n_best.change, translating)
     in_turn(compare.input, comparing)
     endpoint(models.translate, sentence, models.defaults, name="translate")
-
-
-def _text_file(models):
-    """Fill the tab for a text file, with one sentence on each line."""
-    upload = FileUpload(
-        label=f"Text in UTF-8, one sentence a line, up to {MAX_LINES} lines",
-        height=180,
-    )
-    link = gr.HTML()
-    table = gr.HTML(
-        markup.placeholder("A table of translations appears here, to download as text.")
-    )
-    outputs = [upload, link, table]
-    in_turn(upload.upload, event(models.translate_file, upload, outputs))

@@ -208,36 +208,6 @@ def test_markup_in_a_sentence_is_text(browser, address):
         assert sources[:4] == ["A", "<b>dog</b>", "${1+1}", "{{value}}"]
 
 
-def test_a_text_file_gives_a_table_and_a_download(browser, address, tmp_path):
-    # Parallel texts have the language as their suffix.
-    path = tmp_path / "text.en"
-    path.write_text("A dog runs.\n\nTwo women sing.\n")
-    with opened(browser, address) as (page, _):
-        page.get_by_role("tab", name="A text file").click()
-        page.locator("input[type=file]").set_input_files(path)
-        with page.expect_download() as download:
-            page.get_by_role("link", name="Download").click()
-        lines = download.value.path().read_text().splitlines()
-        cells = page.locator(".ka-table td").all_inner_texts()
-
-    assert cells[::4] == ["1", "2", "3"]
-    assert cells[1::4] == ["A dog runs.", "", "Two women sing."]
-    assert cells[2::4] == lines
-    assert cells[3::4] == ["", "", ""]
-    assert lines == ["Ein Hund rennt.", "", "Zwei Frauen singen."]
-
-
-def test_a_bad_text_file_is_one_sentence_on_the_page(browser, address, tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes("A dog runs.".encode("utf-16-le"))
-    with opened(browser, address) as (page, _):
-        page.get_by_role("tab", name="A text file").click()
-        page.locator("input[type=file]").set_input_files(path)
-
-        alert = page.wait_for_selector("[role=alert].ka-alert")
-        assert alert.inner_text().startswith("text.txt is not UTF-8")
-
-
 def test_clients_translate(address):
     client = pytest.importorskip("gradio_client").Client(address, verbose=False)
 
