@@ -1,7 +1,6 @@
 """Translations as HTML: an alignment with lines, and a heat map."""
 
 import html
-import re
 
 import numpy as np
 from keras_attention_apps.common.web import markup
@@ -93,13 +92,3 @@ def _cell(weight):
         f'<td style="--share:{weight:.3f}" title="{weight:.2f}" '
         f'aria-label="{weight:.2f}"></td>'
     )
-
-
-def languages(purpose):
-    """Return the languages in the purpose of a model, or `None` twice.
-
-    >>> languages("English to German, everyday sentences")
-    ('English', 'German')
-    """
-    found = re.match(r"(\w+) to (\w+)\b", purpose or "")
-    return found.groups() if found else (None, None)

@@ -30,7 +30,10 @@ EXAMPLES = (
     "Two dogs are playing in the snow.",
     "A young woman with red hair reads a book on a bench in the park.",
 )
-HINT = "appears here, and every word shows which words of the sentence it looked at."
+HINT = (
+    "The translation appears here, and every word shows which words of the sentence it "
+    "looked at."
+)
 
 
 class TranslationPage(Models):
@@ -100,12 +103,12 @@ def build(config):
 
 def _fill(models):
     """Fill the page, and add an endpoint with the same options."""
-    source, target = views.languages(models.purpose)
-    examples = EXAMPLES if source in (None, "English") else ()
+    is_english = (models.purpose or "English").startswith("English")
+    examples = EXAMPLES if is_english else ()
     with gr.Row(elem_classes=[LAYOUT, "ka-below"]):
         with gr.Column(min_width=280):
             sentence = gr.Textbox(
-                label=f"Sentence in {source}" if source else "Sentence",
+                label="Sentence",
                 info="Enter translates, Shift+Enter begins a new line.",
                 # With more lines at first, Enter would begin a new line.
                 lines=1,
@@ -118,8 +121,7 @@ def _fill(models):
             buttons = [gr.Button(x, size="sm") for x in examples]
         with gr.Column(min_width=280):
             with gr.Row(elem_classes=RESULTS):
-                where = f" into {target}" if target else ""
-                result = gr.HTML(markup.placeholder(f"The translation{where} {HINT}"))
+                result = gr.HTML(markup.placeholder(HINT))
                 others = gr.HTML(visible=False)
             with gr.Row(elem_classes=RESULTS):
                 best = gr.HTML(visible=False)

@@ -41,7 +41,7 @@ def test_the_latest_sentence_is_translated_while_another_one_waits(browser, addr
 
 def test_enter_translates_and_shift_enter_breaks_the_line(browser, address):
     with opened(browser, address) as (page, _):
-        sentence = page.get_by_label("Sentence in English")
+        sentence = page.get_by_label("Sentence")
         sentence.fill("A dog runs")
         sentence.press("Shift+Enter")
         sentence.press_sequentially("in the snow.")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras_attention_apps.nmt.config import ChosenModel, WebConfig
 from keras_attention_apps.nmt.translations import RUNTIMES, Translation
-from keras_attention_apps.nmt.views import alignment_figure, languages
+from keras_attention_apps.nmt.views import alignment_figure
 
 
 def test_figures_of_the_same_title_are_chosen_from_separately():
@@ -22,11 +22,6 @@ def test_figures_of_the_same_title_are_chosen_from_separately():
     assert "Unsure" not in figures[0]
     unsure = dataclasses.replace(translation, unsure=True)
     assert "Unsure: " in alignment_figure(unsure, "model", 0)
-
-
-def test_purposes_without_languages_name_none():
-    assert languages("German to English, subtitles") == ("German", "English")
-    assert languages("subtitles") == languages(None) == (None, None)
 
 
 @pytest.mark.parametrize(
