@@ -8,7 +8,6 @@ import html
 
 # Weights below this are invisible, and left out.
 MIN_WEIGHT = 0.02
-UNSURE = "Unsure"
 
 
 def alert(error):
@@ -24,12 +23,7 @@ def unsure_note(output):
     """Return a remark if the model is unsure of an output, and else an empty string."""
     if not output.unsure:
         return ""
-    return note(f"{UNSURE}: the model is less confident than it usually is.")
-
-
-def unsure_mark(output):
-    """Return a word for a table if the model is unsure of an output."""
-    return UNSURE.lower() if output.unsure else ""
+    return note("Unsure: the model is less confident than it usually is.")
 
 
 def placeholder(text):
@@ -54,14 +48,6 @@ def headline(text, *, kind):
 def figures(*fragments):
     """Return figures side by side, or one below the other where it is narrow."""
     return f'<div class="ka-figures">{"".join(fragments)}</div>'
-
-
-def notebook_headline(output, text):
-    """Return a result, and whether the model is unsure of it, for a notebook."""
-    return (
-        '<p dir="auto" style="margin:0 0 .5em;font-size:1.2em;font-weight:600">'
-        f"{html.escape(text)}</p>{unsure_note(output)}"
-    )
 
 
 def words(
@@ -116,14 +102,6 @@ def _cell(value):
     if isinstance(value, float):
         return f'<td class="ka-number">{value:.3f}</td>'
     return f'<td dir="auto">{html.escape(str(value))}</td>'
-
-
-def download(content, *, name, text, media_type):
-    """Return a download link that contains the file; the server stores nothing."""
-    return (
-        f'<a class="ka-download" download="{html.escape(name)}" '
-        f'href="{data_uri(content, media_type)}">{html.escape(text)}</a>'
-    )
 
 
 def data_uri(content, media_type):

@@ -8,7 +8,6 @@ import asyncio
 import concurrent.futures
 import functools
 import html
-import inspect
 import logging
 import os
 import threading
@@ -22,7 +21,7 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 import fastapi
 import gradio as gr
 import pydantic
-from gradio.data_classes import ImageData, ListFiles
+from gradio.data_classes import ImageData
 from gradio.route_utils import FnIndexInferError
 from keras_attention_apps.common.errors import UserError, printable, reason
 from keras_attention_apps.common.web import guard
@@ -100,82 +99,50 @@ def _malformed(request, error):
 
 # Name of the threads.
 NAME = "event"
-_END = object()
 
 
 def in_daemon(function):
     """Return a coroutine function that runs `function` in a daemon thread.
 
     The program does not wait for such a thread when it ends, unlike for those in which
-    Gradio runs functions. A generator function becomes an asynchronous one.
+    Gradio runs functions.
     """
-    if inspect.isgeneratorfunction(function):
 
-        @functools.wraps(function)
-        async def run(*args):
-            iterator = function(*args)
-            while (value := await _in_daemon(next, iterator, _END)) is not _END:
-                yield value
+    @functools.wraps(function)
+    async def run(*args):
+        future: concurrent.futures.Future = concurrent.futures.Future()
+        # From now on, the future cannot be cancelled, so its result can always be set.
+        future.set_running_or_notify_cancel()
 
-    else:
+        def work():
+            try:
+                future.set_result(function(*args))
+            except UserError as error:
+                future.set_exception(gr.Error(str(error), print_exception=False))
+            except BaseException as error:
+                future.set_exception(error)
 
-        @functools.wraps(function)
-        async def run(*args):
-            return await _in_daemon(function, *args)
+        threading.Thread(target=work, name=NAME, daemon=True).start()
+        return await asyncio.wrap_future(future)
 
     return run
 
 
-async def _in_daemon(function, *args):
-    """Run a function in a daemon thread, and return its result."""
-    future: concurrent.futures.Future = concurrent.futures.Future()
-    # From now on, the future cannot be cancelled, so its result can always be set.
-    future.set_running_or_notify_cancel()
-
-    def work():
-        try:
-            future.set_result(function(*args))
-        except UserError as error:
-            future.set_exception(gr.Error(str(error), print_exception=False))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name=NAME, daemon=True).start()
-    return await asyncio.wrap_future(future)
-
-
-def _paths(self, value):
-    """Return the path of an upload, or the list of the paths of several."""
-    if isinstance(value, ListFiles):
-        return [file.path for file in value]
-    return value and value.path
-
-
-def _shown_image(self, value):
-    """Return a data URI as the value of an image: the server keeps no file of it."""
-    return value and ImageData(url=value)
-
-
-def _subclass(component):
-    """Return a subclass of a component, of the same name, whose values are paths.
-
-    An update creates a component again from its class. Gradio's metaclass is left out,
-    since it would write a file next to this one.
-    """
-    methods = {"preprocess": _paths, "postprocess": _shown_image}
-    return abc.ABCMeta.__new__(
-        type(component), component.__name__, (component,), methods
-    )
-
-
-# A `gradio.File` whose value is the path of the upload, or a list of several.
-FileUpload = _subclass(gr.File)
 # A `gradio.Image` whose value is the path of the upload: the program checks the size of
-# the image before it decodes it. What the component shows is a data URI. The script of
-# the page uploads images that are pasted anywhere.
-ImageUpload = functools.partial(
-    _subclass(gr.Image), type="filepath", elem_classes="ka-upload"
+# the image before it decodes it. What the component shows is a data URI, so that the
+# server keeps no file of it. Gradio creates a component again from its class, and its
+# metaclass, which is left out, would write a file next to this one.
+_Image = abc.ABCMeta.__new__(
+    type(gr.Image),
+    gr.Image.__name__,
+    (gr.Image,),
+    {
+        "preprocess": lambda self, value: value and value.path,
+        "postprocess": lambda self, value: value and ImageData(url=value),
+    },
 )
+# The script of the page uploads images that are pasted anywhere.
+ImageUpload = functools.partial(_Image, type="filepath", elem_classes="ka-upload")
 
 
 def check_calls(page, folder):
@@ -209,8 +176,9 @@ def _checked(component, value, folder):
     if component.stateful:
         # It is kept by the server.
         return None
-    if isinstance(component, (gr.Image, gr.File)):
-        return _checked_upload(component, value, folder)
+    if isinstance(component, gr.Image):
+        is_upload = value is not None and not _is_preview(value)
+        return _checked_upload(value, folder) if is_upload else None
     try:
         return pydantic.TypeAdapter(_type_of(component)).validate_python(
             value, strict=True
@@ -231,23 +199,14 @@ def _type_of(component):
     return types[type(component)]
 
 
-def _checked_upload(component, value, folder):
-    """Return the uploads that a client named, with nothing but their paths."""
-    files = value if isinstance(value, list) else [value]
-    several = getattr(component, "file_count", "single") == "multiple"
-    if isinstance(component, gr.Image) and (value is None or _is_preview(value)):
-        return None
-    if not files or (len(files) > 1 and not several):
-        raise UserError(f"expected one uploaded file. Received: {len(files)}")
-    checked = []
-    for file in files:
-        path = file.get("path") if isinstance(file, dict) else None
-        if not isinstance(path, str):
-            expected = 'an uploaded file, {"path": ...}'
-            raise UserError(f"expected {expected}. Received: {guard.received(file)}")
-        path = guard.upload_path(path, folder)
-        checked.append({"path": path, "meta": {"_type": "gradio.FileData"}})
-    return checked if isinstance(value, list) and several else checked[0]
+def _checked_upload(value, folder):
+    """Return the upload that a client named, with nothing but its path."""
+    path = value.get("path") if isinstance(value, dict) else None
+    if not isinstance(path, str):
+        expected = 'an uploaded file, {"path": ...}'
+        raise UserError(f"expected {expected}. Received: {guard.received(value)}")
+    path = guard.upload_path(path, folder)
+    return {"path": path, "meta": {"_type": "gradio.FileData"}}
 
 
 def _is_preview(value):
