@@ -545,8 +545,6 @@ class ExportConfig(ExportOptions):
 class WebConfig:
     """Start a web page that translates and shows word alignments.
 
-    Python programs can call the same server; see docs/nmt.md.
-
     For example: nmt web
     """
 

@@ -10,7 +10,6 @@ from keras_attention_apps.common.web.page import (
     LAYOUT,
     RESULTS,
     beam_options,
-    endpoint,
     event,
     in_turn,
     page,
@@ -80,12 +79,6 @@ class TranslationPage(Models):
             found.append(views.alignment_figure(best, name_of(other), number))
         return markup.figures(*found)
 
-    def translate(self, sentence, n_best, beam_size, length_penalty):
-        """Translate a sentence; the result is a list of translations, best first."""
-        search = search_options(beam_size, length_penalty)
-        found = self.translations(sentence, search, n_best=n_best)
-        return [one.details() for one in found]
-
 
 def serve_page(config):
     """Serve the page that a `WebConfig` describes."""
@@ -102,7 +95,7 @@ def build(config):
 
 
 def _fill(models):
-    """Fill the page, and add an endpoint with the same options."""
+    """Fill the page."""
     is_english = (models.purpose or "English").startswith("English")
     examples = EXAMPLES if is_english else ()
     with gr.Row(elem_classes=[LAYOUT, "ka-below"]):
@@ -149,4 +142,3 @@ def _fill(models):
         in_turn(trigger, translating, comparing)
     in_turn(n_best.change, translating)
     in_turn(compare.input, comparing)
-    endpoint(models.translate, sentence, models.defaults, name="translate")

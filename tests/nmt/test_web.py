@@ -1,4 +1,4 @@
-"""The page of the translator in a browser, and its endpoint."""
+"""The page of the translator in a browser."""
 
 import pytest
 from web_pages import (
@@ -53,6 +53,8 @@ def test_enter_translates_and_shift_enter_breaks_the_line(browser, address):
         assert sentence.input_value() == "A dog runs\nin the snow."
         assert page.inner_text(".ka-text").startswith("Ein Hund")
         assert "English to German" in page.inner_text("header.ka-title")
+        # The page has no endpoint.
+        assert page.locator("footer").count() == 0
 
 
 def bars_shown(page):
@@ -206,13 +208,3 @@ def test_markup_in_a_sentence_is_text(browser, address):
 
         sources = page.locator(".ka-alignment li").all_inner_texts()
         assert sources[:4] == ["A", "<b>dog</b>", "${1+1}", "{{value}}"]
-
-
-def test_clients_translate(address):
-    client = pytest.importorskip("gradio_client").Client(address, verbose=False)
-
-    (best,) = client.predict(sentence="A dog runs.", api_name="/translate")
-    client.close()
-
-    assert best["words"][:2] == ["Ein", "Hund"]
-    assert best["source_words"] == ["A", "dog", "runs."]

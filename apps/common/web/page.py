@@ -63,6 +63,7 @@ def application_of(page, config, folder, password=None):
     )
     handlers = dict.fromkeys(MALFORMED, _malformed)
     closed = {"docs_url": None, "redoc_url": None, "openapi_url": None}
+    has_endpoint = any(x.api_visibility == "public" for x in page.fns.values())
     application = gr.mount_gradio_app(
         fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None),
         page,
@@ -70,7 +71,7 @@ def application_of(page, config, folder, password=None):
         app_kwargs={**closed, "exception_handlers": handlers},
         server_name=config.host,
         server_port=config.port,
-        footer_links=["api"],
+        footer_links=["api"] if has_endpoint else [],
         run_history=False,
         show_error=False,
         max_file_size=config.max_megabytes * guard.MEGABYTE,
