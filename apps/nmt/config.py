@@ -486,8 +486,6 @@ class EvaluateConfig:
     split: str | None = None
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
-    #: Output file for the translations.
-    output: Path | None = None
     #: Glossary, as for nmt translate. Also prints the percentage of its phrases that
     #: the translations contain, that they contain once, and whose replaced words they
     #: do not contain: those of the translation without the glossary that the attention

@@ -90,8 +90,6 @@ MODEL_FILES = ("config.json", "model.weights.npz", "vocabulary.json", "subwords.
                 "nmt translate --input soft --output linked/in/a.txt",
                 "nmt translate Hello --output x.png --plot x.png",
                 "nmt translate Hello --model model --output model/subwords.model",
-                "nmt evaluate --source soft --target other.txt --output "
-                "linked/in/a.txt",
             )
         ),
         (

@@ -219,7 +219,6 @@ def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn)
         ("translate x --json --output x.csv", "that ends in .jsonl. Rec"),
         # An unwritable output is an error before the model is searched.
         ("translate x --output . --model y", "Received a folder: '.'"),
-        ("evaluate --output .", "Received a folder: '.'"),
         ("evaluate", "expected --source and --target"),
         ("evaluate --data . --pair en-de", "expected the files val.en"),
         ("evaluate --data . --source x", "not both"),
@@ -336,19 +335,6 @@ def test_flipped_bits_are_one_line(model_folder, tmp_path, capsys):
 
 def test_models_are_averaged(model_folder, tmp_path, capsys):
     check_average(main, Translator, model_folder, tmp_path / "mean", capsys)
-
-
-@pytest.mark.parametrize("name", ["source", "target"])
-def test_an_evaluation_does_not_replace_what_it_reads(name, tmp_path, capsys):
-    files = [tmp_path / "source", tmp_path / "target"]
-    for file in files:
-        file.write_text("x\n")
-    arguments = ["--source", files[0], "--target", files[1], "--output"]
-    arguments += [tmp_path / "." / name, "--model", "nowhere"]
-
-    assert main(["evaluate", *map(str, arguments)]) == 2
-    assert "an output that is not an input" in capsys.readouterr().err
-    assert (tmp_path / name).read_text() == "x\n"
 
 
 def test_text_with_a_byte_order_mark_is_translated(model_folder, tmp_path, capsys):

@@ -4,12 +4,7 @@ import functools
 import sys
 
 from keras_attention_apps.common.errors import counted
-from keras_attention_apps.common.files import (
-    atomic_path,
-    check_distinct,
-    check_file,
-    check_read_once,
-)
+from keras_attention_apps.common.files import check_read_once
 from keras_attention_apps.common.hypotheses import calibrate as calibrate_model
 from keras_attention_apps.nmt import metrics
 from keras_attention_apps.nmt.data import dataset
@@ -18,14 +13,9 @@ from keras_attention_apps.nmt.translations import RUNTIMES
 
 
 def evaluate(config):
-    """Print the scores that an `EvaluateConfig` describes, and return them."""
-    if config.output is not None:
-        check_file(config.output)
+    """Print the scores that an `EvaluateConfig` describes."""
     source, target = _files(config)
-    chosen = config.model
-    inputs = source, target, config.glossary
-    check_read_once(*inputs)
-    check_distinct([*inputs, *RUNTIMES.files(chosen.name)], config.output)
+    check_read_once(source, target, config.glossary)
     glossary = config.glossary and Glossary.from_file(config.glossary)
     sources, references = dataset.read_parallel(source, target)
     # Scores are those of the Keras model, unless LiteRT is requested.
@@ -44,16 +34,12 @@ def evaluate(config):
     translations = [translation.text for translation in found]
     _warn(found)
     print(
-        f"{chosen.name} on {len(sources)} sentences of {source}, "
+        f"{config.model.name} on {len(sources)} sentences of {source}, "
         f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
     )
-    scores = _print_scores(sources, translations, references)
+    _print_scores(sources, translations, references)
     if glossary is not None:
         _print_glossary(glossary, sources, found, references, translate)
-    if config.output is not None:
-        with atomic_path(config.output) as temporary:
-            temporary.write_text("\n".join([*translations, ""]), encoding="utf-8")
-    return scores
 
 
 def _warn(found):
@@ -75,7 +61,7 @@ def _warn(found):
 
 
 def _print_scores(sources, translations, references):
-    """Print BLEU and chrF2, also by length, and return the scores of all sentences."""
+    """Print BLEU and chrF2, also by length."""
     scores, signatures = metrics.translation_scores(translations, references)
     for name, score in scores.items():
         print(f"{name:8} {score:6.2f}  {signatures[name]}")
@@ -89,7 +75,6 @@ def _print_scores(sources, translations, references):
         if shortest < longest:
             of = f"{shortest} to {of}"
         print(f"{'':8} {score:6.2f}  {counted(count, 'sentence')} of {of}")
-    return scores
 
 
 def _print_glossary(glossary, sources, found, references, translate):
