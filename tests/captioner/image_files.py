@@ -42,15 +42,23 @@ def png(width, height, depth, colour, row=b"", **chunks):
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum)
 
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    extra = b"".join(chunk(name.encode(), data) for name, data in chunks.items())
-    rows = chunk(b"IDAT", zlib.compress(b"\0" + row))
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + extra
-        + rows
-        + chunk(b"IEND", b"")
+    chunks = {"IHDR": header, **chunks, "IDAT": zlib.compress(b"\0" + row), "IEND": b""}
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        chunk(name.encode(), data) for name, data in chunks.items()
     )
+
+
+def with_scans(jpeg, count):
+    """Repeat the last scan of a progressive JPEG, so that there are `count` of it."""
+    start = jpeg.rindex(b"\xff\xda")
+    return jpeg[:start] + jpeg[start:-2] * count + jpeg[-2:]
+
+
+def turned(orientation=6):
+    """The tags of Exif of a photograph that is stored turned."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
 
 
 def pixels(source):

@@ -4,7 +4,6 @@ import functools
 import io
 import re
 import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -17,6 +16,8 @@ from keras_attention_apps.captioner import images
 from keras_attention_apps.captioner.commands import export
 from keras_attention_apps.captioner.commands.export import decode_images, problem_of
 from keras_attention_apps.captioner.images import image_to_array, read_array
+
+from .image_files import encode, noise, png, with_scans
 
 HEIGHT, WIDTH, SIZE = 37, 53, 41
 TURNED = 6  # EXIF's orientation of a camera held upright
@@ -46,40 +47,17 @@ def decode_with_pillow(file, size=SIZE):
     return image_to_array(image, size)
 
 
-def draw_noise(shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, shape).astype("uint8")
-
-
-def draw_colours(height, width):
-    return draw_noise((height, width, 3))
-
-
-def draw_smooth(height, width):
+def draw_smooth(width, height):
     down, across = np.mgrid[:height, :width]
     waves = [np.sin(down / 5), np.cos(across / 7), np.sin(down / 11 + across / 13)]
     return np.uint8(127.5 + 127 * np.stack(waves, -1))
 
 
-def write(image, kind, **options):
-    if isinstance(image, np.ndarray):
-        image = Image.fromarray(image)
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
 def write_deep_png(samples, colour_type):
     """A PNG of 16 bits; Pillow writes none but grey ones."""
-
-    def chunk(name, data):
-        check = struct.pack(">I", zlib.crc32(name + data))
-        return struct.pack(">I", len(data)) + name + data + check
-
-    height, width = samples.shape[:2]
-    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
-    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows))
-    return b"\x89PNG\r\n\x1a\n" + chunks + chunk(b"IEND", b"")
+    # Each row begins with its filter, 0.
+    rows = b"\0".join(row.astype(">u2").tobytes() for row in samples)
+    return png(*samples.shape[1::-1], 16, colour_type, rows)
 
 
 def write_tiff(*entries, order="<", start=8, count=None):
@@ -106,39 +84,39 @@ def insert_exif(jpeg, tiff):
 
 def write_ycck():
     # Adobe's marker gives the meaning of four channels: 0 is CMYK, 2 is YCCK.
-    jpeg = write(Image.fromarray(NOISE).convert("CMYK"), "JPEG")
+    jpeg = encode(Image.fromarray(NOISE).convert("CMYK"), "JPEG")
     flag = jpeg.index(b"Adobe") + 11
     assert jpeg[flag] == 0
     return jpeg[:flag] + b"\2" + jpeg[flag + 1 :]
 
 
 # An image of the final size is not resized, so that its pixels test the decoder alone.
-NOISE = draw_noise((SIZE, SIZE, 3))
-CLEAR = draw_noise((SIZE, SIZE, 4))
+NOISE = noise(SIZE, SIZE)
 DEEP = np.random.default_rng(0).integers(0, 2**16, (SIZE, SIZE, 4), "uint16")
+CLEAR = DEEP.astype("uint8")
 RGB = Image.fromarray(NOISE)
 PALETTE = RGB.quantize(17)
 FEW = RGB.quantize(3)
 FILES = {
-    "jpeg": write(RGB, "JPEG"),
-    "jpeg-fine": write(RGB, "JPEG", quality=97, subsampling="4:4:4"),
-    "jpeg-progressive": write(RGB, "JPEG", progressive=True, subsampling="4:2:2"),
-    "jpeg-grey": write(RGB.convert("L"), "JPEG"),
-    "jpeg-cmyk": write(RGB.convert("CMYK"), "JPEG"),
+    "jpeg": encode(RGB, "JPEG"),
+    "jpeg-fine": encode(RGB, "JPEG", quality=97, subsampling="4:4:4"),
+    "jpeg-progressive": encode(RGB, "JPEG", progressive=True, subsampling="4:2:2"),
+    "jpeg-grey": encode(RGB.convert("L"), "JPEG"),
+    "jpeg-cmyk": encode(RGB.convert("CMYK"), "JPEG"),
     "jpeg-ycck": write_ycck(),
-    "png": write(RGB, "PNG"),
-    "png-colour-key": write(RGB, "PNG", transparency=tuple(NOISE[2, 3].tolist())),
-    "png-alpha": write(CLEAR, "PNG"),
-    "png-grey": write(RGB.convert("L"), "PNG"),
-    "png-grey-key": write(RGB.convert("L"), "PNG", transparency=7),
-    "png-grey-alpha": write(Image.fromarray(CLEAR).convert("LA"), "PNG"),
-    "png-1-bit": write(RGB.convert("1"), "PNG"),
-    "png-1-bit-key": write(RGB.convert("1"), "PNG", transparency=0),
-    "png-palette": write(PALETTE, "PNG", bits=8),
-    "png-palette-key": write(PALETTE, "PNG", transparency=5),
-    "png-palette-alpha": write(PALETTE, "PNG", transparency=bytes(range(0, 255, 15))),
-    "png-palette-2-bits": write(FEW, "PNG", bits=2),
-    "png-palette-2-bits-alpha": write(FEW, "PNG", bits=2, transparency=b"\0\7\xf0"),
+    "png": encode(RGB, "PNG"),
+    "png-colour-key": encode(RGB, "PNG", transparency=tuple(NOISE[2, 3].tolist())),
+    "png-alpha": encode(CLEAR, "PNG"),
+    "png-grey": encode(RGB.convert("L"), "PNG"),
+    "png-grey-key": encode(RGB.convert("L"), "PNG", transparency=7),
+    "png-grey-alpha": encode(Image.fromarray(CLEAR).convert("LA"), "PNG"),
+    "png-1-bit": encode(RGB.convert("1"), "PNG"),
+    "png-1-bit-key": encode(RGB.convert("1"), "PNG", transparency=0),
+    "png-palette": encode(PALETTE, "PNG", bits=8),
+    "png-palette-key": encode(PALETTE, "PNG", transparency=5),
+    "png-palette-alpha": encode(PALETTE, "PNG", transparency=bytes(range(0, 255, 15))),
+    "png-palette-2-bits": encode(FEW, "PNG", bits=2),
+    "png-palette-2-bits-alpha": encode(FEW, "PNG", bits=2, transparency=b"\0\7\xf0"),
     "png-deep": write_deep_png(DEEP[..., :3], 2),
     "png-deep-alpha": write_deep_png(DEEP, 6),
     "png-deep-grey-alpha": write_deep_png(DEEP[..., :2], 4),
@@ -159,12 +137,12 @@ def test_16_bits_of_grey_are_cut_to_8():
     assert np.abs(decode([file])[0] - expected).max() <= 1
 
 
-@pytest.mark.parametrize("draw", [draw_smooth, draw_colours])
+@pytest.mark.parametrize("draw", [draw_smooth, noise])
 @pytest.mark.parametrize(
-    "height, width", [(211, 307), (29, 23), (17, 331), (113, 5), (82, 123), (90, 90)]
+    "width, height", [(307, 211), (23, 29), (331, 17), (5, 113), (123, 82), (90, 90)]
 )
-def test_resizing_is_that_of_pillow(height, width, draw):
-    file = write(draw(height, width), "PNG")
+def test_resizing_is_that_of_pillow(width, height, draw):
+    file = encode(draw(width, height))
 
     np.testing.assert_array_equal(decode([file])[0], decode_with_pillow(file))
 
@@ -174,8 +152,8 @@ def test_resizing_is_that_of_pillow(height, width, draw):
 def test_parts_have_the_pixels_of_the_whole(pixels, monkeypatch):
     files = [FILES["png-alpha"], TURNED_PHOTOGRAPH]
     files += [
-        write(draw_colours(height, width), "PNG")
-        for height, width in ((211, 307), (331, 17), (5, 113), (90, 90))
+        encode(noise(width, height))
+        for width, height in ((307, 211), (17, 331), (113, 5), (90, 90))
     ]
     expected = decode(files)
     monkeypatch.setattr(export, "_PART", pixels)
@@ -184,11 +162,9 @@ def test_parts_have_the_pixels_of_the_whole(pixels, monkeypatch):
     np.testing.assert_array_equal(squares, expected)
 
 
-PHOTOGRAPH = write(draw_colours(HEIGHT, WIDTH), "JPEG", quality=95)
+PHOTOGRAPH = encode(noise(WIDTH, HEIGHT), "JPEG", quality=95)
 TURNED_PHOTOGRAPH = insert_exif(PHOTOGRAPH, write_tiff((0x0112, 3, TURNED)))
-
-
-SQUARE = write(draw_colours(WIDTH, WIDTH), "JPEG", quality=95)
+SQUARE = encode(noise(WIDTH, WIDTH), "JPEG", quality=95)
 
 
 @pytest.mark.parametrize("photograph", [PHOTOGRAPH, SQUARE], ids=["wide", "square"])
@@ -199,10 +175,7 @@ def test_exif_orientations(order, photograph):
         for orientation in range(1, 9)
     ]
 
-    squares = decode(files)
-
-    for file, square in zip(files, squares, strict=True):
-        np.testing.assert_array_equal(square, decode_with_pillow(file))
+    np.testing.assert_array_equal(decode(files), [*map(decode_with_pillow, files)])
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -219,9 +192,8 @@ def test_exif_orientations(order, photograph):
 def test_exif_layouts(entries, options, order):
     file = insert_exif(PHOTOGRAPH, write_tiff(*entries, order=order, **options))
 
-    np.testing.assert_array_equal(
-        decode([file])[0], decode_with_pillow(TURNED_PHOTOGRAPH)
-    )
+    expected = decode_with_pillow(TURNED_PHOTOGRAPH)
+    np.testing.assert_array_equal(decode([file])[0], expected)
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -262,9 +234,7 @@ def test_exif_nonsense_is_ignored():
     ]
 
     upright, *squares = decode([PHOTOGRAPH, *files])
-
-    for square in squares:
-        np.testing.assert_array_equal(square, upright)
+    np.testing.assert_array_equal(squares, [upright] * len(files))
 
 
 def test_saved_model(tmp_path):
@@ -290,8 +260,8 @@ DAMAGED = "the image cannot be decoded"
         (b"", r"expected a JPEG or PNG file, got a file of the bytes \[\]; convert "),
         (b"text", r"expected a JPEG or PNG .* of the bytes \[116 101 120 116\]; "),
         (b"\xff\n\xc4", r"expected .*\[255 10 196\]"),
-        (write(RGB, "GIF"), r"expected a JPEG or PNG file, .* bytes \[71 73 70 "),
-        (write(RGB, "WEBP"), r"expected a JPEG or PNG file, .* bytes \[82 73 70"),
+        (encode(RGB, "GIF"), r"expected a JPEG or PNG file, .* bytes \[71 73 70 "),
+        (encode(RGB, "WEBP"), r"expected a JPEG or PNG file, .* bytes \[82 73 70"),
         (FILES["jpeg"][:500], DAMAGED),
         (b"\xff\xd8\xff", DAMAGED),
         (FILES["png"][:20], DAMAGED),
@@ -299,9 +269,8 @@ DAMAGED = "the image cannot be decoded"
     ids=lambda value: None if isinstance(value, str) else repr(value[:4]),
 )
 def test_an_unreadable_file_leaves_the_others(file, problem):
-    squares, problems = compile_decoder(SIZE)(
-        tf.constant([PHOTOGRAPH, file, PHOTOGRAPH])
-    )
+    files = tf.constant([PHOTOGRAPH, file, PHOTOGRAPH])
+    squares, problems = compile_decoder(SIZE)(files)
     first, second, third = (text.decode() for text in problems.numpy())
 
     assert first == third == "" and re.match(problem, second)
@@ -328,7 +297,7 @@ def test_the_size_is_read_from_the_header_of(kind, monkeypatch):
 
 @pytest.mark.parametrize("limit", ["MAX_SIDE", "FEW_PIXELS"])
 def test_other_limits_are_those_of_python(limit, monkeypatch):
-    file = write(Image.new("RGB", (WIDTH, HEIGHT)), "PNG")
+    file = encode(Image.new("RGB", (WIDTH, HEIGHT)), "PNG")
     monkeypatch.setattr(images, "MAX_PIXELS_PER_BYTE", 1)
     monkeypatch.setattr(images, limit, HEIGHT)
 
@@ -337,13 +306,10 @@ def test_other_limits_are_those_of_python(limit, monkeypatch):
 
 def test_a_jpeg_of_many_scans_is_not_decoded():
     jpeg = FILES["jpeg-progressive"]
-    start = jpeg.rindex(b"\xff\xda")
-    many = jpeg[:start] + jpeg[start:-2] * 101 + jpeg[-2:]
-
     # Eagerly, the loop over segments would be slow.
     compiled = tf.function(problem_of, [tf.TensorSpec([], tf.string)])
     commented = jpeg[:2] + b"\xff\xfe\0\2" * (images.MAX_SEGMENTS + 1) + jpeg[2:]
-    for file in (many, commented):
+    for file in (with_scans(jpeg, 101), commented):
         assert problem_in_python(file) == images.TOO_MANY_SCANS
         assert problem_in_graph(file, compiled) == images.TOO_MANY_SCANS
     assert problem_in_graph(jpeg + b"\xff\xda" * 200, compiled) == ""
@@ -361,7 +327,7 @@ def test_scans_are_limited_by_their_pixels(less, monkeypatch):
 
 
 def test_large_photographs_are_halved_as_in_python(monkeypatch):
-    file = write(draw_smooth(211, 307), "JPEG", quality=95)
+    file = encode(draw_smooth(307, 211), "JPEG", quality=95)
     monkeypatch.setattr(images, "HALVED_PIXELS", 211 * 307 - 1)
     squares, _ = decode_images(tf.constant([file]), SIZE)
 
