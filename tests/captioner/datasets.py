@@ -29,9 +29,9 @@ def names_of(images):
     return [image.path.name for image in images]
 
 
-def fails(directory, split="train", *, with_message):
-    """Check that reading fails with one line that contains the given text."""
-    with pytest.raises(DataError, match=re.escape(with_message)) as caught:
+def fails(directory, message, split="train"):
+    """Check that reading fails with one line that contains the message."""
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
         read_dataset(directory, split)
     assert "\n" not in str(caught.value)
 
@@ -73,14 +73,21 @@ def coco(root, *, texts=None, year=2017):
             {"id": 1, "file_name": "000000000001.jpg"},
         ]
         captions = [(1, "A bus."), (first, " A tram. "), (first, "Trams.\n")]
-        annotations = [
-            {"image_id": image_id, "caption": caption} for image_id, caption in captions
-        ]
-        write(
-            texts / f"captions_{split}{year}.json",
-            {"images": images, "annotations": annotations},
-        )
+        annotations = [{"image_id": x, "caption": caption} for x, caption in captions]
+        content = {"images": images, "annotations": annotations}
+        write(texts / f"captions_{split}{year}.json", content)
         photograph(root / f"{split}{year}", *(image["file_name"] for image in images))
+
+
+def coco_content(ids, image_ids):
+    """Images 0.jpg, 1.jpg and so on with these ids, and a caption for each image id."""
+    images = [{"id": x, "file_name": f"{i}.jpg"} for i, x in enumerate(ids)]
+    annotations = [{"image_id": x, "caption": "A ."} for x in image_ids]
+    return {"images": images, "annotations": annotations}
+
+
+def entries(*rows):
+    return "\n".join(map(json.dumps, rows))
 
 
 def table(folder, rows, header="file_name,caption"):
