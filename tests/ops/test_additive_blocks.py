@@ -1,10 +1,10 @@
 import keras
 import numpy as np
 import pytest
-from arrays import assert_close
+from arrays import assert_close, draw, numpy
 from combinations import covering, quick_first
 from keras import ops
-from models import needs_tensorflow
+from models import compiled, needs_tensorflow
 from rounding import rounding_bound
 
 from keras_attention import backends
@@ -15,11 +15,13 @@ from keras_attention.ops import additive_blocks
 BATCH, QUERIES, POSITIONS, UNITS = 2, 3, 5, 7
 
 
+UNKNOWN = keras.KerasTensor((None, None, UNITS))
+SCALE = keras.KerasTensor((UNITS,))
+
+
 @pytest.fixture
-def arrays():
-    rng = np.random.default_rng(1)
-    shapes = (BATCH, QUERIES, UNITS), (BATCH, POSITIONS, UNITS), (UNITS,)
-    return [rng.normal(size=shape).astype("float32") for shape in shapes]
+def arrays(rng):
+    return draw(rng, (BATCH, QUERIES, UNITS), (BATCH, POSITIONS, UNITS), (UNITS,))
 
 
 def large_scores(*arrays):
@@ -27,31 +29,21 @@ def large_scores(*arrays):
 
 
 def scores_of(*arrays):
-    scores = large_scores(*(ops.convert_to_tensor(x) for x in arrays))
-    return ops.convert_to_numpy(scores)
+    return numpy(large_scores(*map(ops.convert_to_tensor, arrays)))
 
 
-def test_value_worked_by_hand():
-    # tanh is 1 or -1 far from zero, so the score adds or subtracts the scale.
-    query = np.array([[[0.0, 0.0], [0.0, 100.0]]], "float32")
-    keys = np.array([[[100.0, 50.0], [0.0, -200.0], [-100.0, -100.0]]], "float32")
-
-    scores = scores_of(query, keys, np.array([3.0, 5.0], "float32"))
-
-    np.testing.assert_allclose(scores, [[[8, -5, -8], [8, -5, -3]]], rtol=1e-6)
+def by_the_formula(arrays, upstream=1.0):
+    """Scores and gradients, in float64."""
+    query, keys, scale = map(np.float64, arrays)
+    hidden = np.tanh(query[:, :, None] + keys[:, None])
+    upstream = upstream * np.ones(hidden.shape[:-1])
+    slope = upstream[..., None] * scale * (1 - hidden**2)
+    scale_gradient = np.einsum("bts,btsu->u", upstream, hidden)
+    return [hidden @ scale, slope.sum(2), slope.sum(1), scale_gradient]
 
 
 def test_follows_the_formula(arrays):
-    query, keys, scale = arrays
-
-    scores = scores_of(query, keys, scale)
-
-    assert scores.shape == (BATCH, QUERIES, POSITIONS)
-    for b in range(BATCH):
-        for t in range(QUERIES):
-            for s in range(POSITIONS):
-                expected = scale @ np.tanh(query[b, t] + keys[b, s])
-                np.testing.assert_allclose(scores[b, t, s], expected, atol=1e-6)
+    assert_close(scores_of(*arrays), by_the_formula(arrays)[0], 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -59,18 +51,11 @@ def test_half_precision_is_rounded_at_the_end_alone(arrays, dtype):
     half = [ops.cast(x, dtype) for x in arrays]
     exact = large_scores(*(ops.cast(x, "float32") for x in half))
 
-    found, expected = (
-        ops.convert_to_numpy(ops.cast(x, "float32"))
-        for x in (large_scores(*half), ops.cast(exact, dtype))
-    )
-    np.testing.assert_array_equal(found, expected)
+    found = large_scores(*half)
 
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_keeps_the_dtype(arrays, dtype):
-    scores = large_scores(*(ops.cast(x, dtype) for x in arrays))
-
-    assert keras.backend.standardize_dtype(scores.dtype) == dtype
+    assert keras.backend.standardize_dtype(found.dtype) == dtype
+    rounded = ops.cast(exact, dtype)
+    assert_close(ops.cast(found, "float32"), ops.cast(rounded, "float32"), 0)
 
 
 @needs_tensorflow
@@ -78,16 +63,11 @@ def test_keeps_the_dtype(arrays, dtype):
     ("queries", "jit_compile"), covering([None, QUERIES], [True, False], strength=1)
 )
 def test_batch_and_lengths_may_be_unknown(arrays, queries, jit_compile):
-    import tensorflow as tf
+    signature = [keras.KerasTensor((None, queries, UNITS)), UNKNOWN, SCALE]
 
-    shapes = (None, queries, UNITS), (None, None, UNITS), (UNITS,)
-    compiled = tf.function(
-        large_scores,
-        input_signature=list(map(tf.TensorSpec, shapes)),
-        jit_compile=jit_compile,
-    )
+    run = compiled(large_scores, signature, xla=jit_compile)
 
-    np.testing.assert_allclose(compiled(*arrays), scores_of(*arrays), atol=1e-6)
+    assert_close(run(*arrays), scores_of(*arrays), 1e-6)
 
 
 @needs_tensorflow
@@ -98,36 +78,25 @@ def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch,
 
     monkeypatch.setattr(additive_blocks, "BLOCK_ELEMENTS", QUERIES * POSITIONS * UNITS)
     arrays = [tf.cast(x, dtype) for x in arrays]
-    query, keys, scale = arrays
 
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec((batch, QUERIES, UNITS), dtype),
-            tf.TensorSpec((batch, POSITIONS, UNITS), dtype),
-            tf.TensorSpec((UNITS,), dtype),
-        ],
-        autograph=False,
-    )
     def scores_and_gradients(*arrays):
         with tf.GradientTape() as tape:
             tape.watch(arrays)
             scores = large_scores(*arrays)
         return scores, tape.gradient(scores, arrays)
 
-    found, gradients = scores_and_gradients(*arrays)
-    graph = scores_and_gradients.get_concrete_function().graph.as_graph_def()
-    assert any(x.attr["_XlaMustCompile"].b for x in graph.library.function)
-    hidden = np.tanh(np.float64(query)[:, :, None] + np.float64(keys)[:, None])
-    slope = np.float64(scale) * (1 - hidden**2)
-    expected = (
-        hidden @ np.float64(scale),
-        slope.sum(2),
-        slope.sum(1),
-        hidden.sum((0, 1, 2)),
+    shapes = (batch, QUERIES, UNITS), (batch, POSITIONS, UNITS), (UNITS,)
+    run = compiled(
+        scores_and_gradients, [keras.KerasTensor(shape, dtype) for shape in shapes]
     )
+
+    scores, gradients = run(*arrays)
+
+    graph = run.get_concrete_function().graph.as_graph_def()
+    assert any(x.attr["_XlaMustCompile"].b for x in graph.library.function)
     # Scores and gradients are rounded once, at the end.
     relative = 1e-5 if dtype == "float32" else rounding_bound(dtype, 1)
-    for x, wanted in zip([found, *gradients], expected, strict=True):
+    for x, wanted in zip([scores, *gradients], by_the_formula(arrays), strict=True):
         assert x.dtype == dtype
         found = tf.cast(x, "float32")
         np.testing.assert_allclose(found, wanted, rtol=1.01 * relative, atol=1e-5)
@@ -155,22 +124,15 @@ def test_blocks_are_of_equal_sizes(arrays, monkeypatch, queries, most, blocks_of
     assert ops.sum(blocks["query"]) == BATCH * queries * UNITS
 
 
-def exact_scores(query, keys, scale):
-    query, keys, scale = (np.float64(x) for x in (query, keys, scale))
-    return np.tanh(query[:, :, None] + keys[:, None]) @ scale
-
-
 @pytest.mark.parametrize(
     ("queries", "lengths"),
     covering([3, 2, 7], ["known", "unknown", "unknown but small"], strength=1),
 )
 def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
-    arrays, blocks, gradients, monkeypatch, queries, lengths
+    arrays, blocks, gradients, monkeypatch, queries, lengths, rng
 ):
-    rng = np.random.default_rng(2)
-    query = rng.normal(size=(BATCH, queries, UNITS)).astype("float32")
+    query, upstream = draw(rng, (BATCH, queries, UNITS), (BATCH, queries, POSITIONS))
     arrays = [query, *arrays[1:]]
-    upstream = rng.normal(size=(BATCH, queries, POSITIONS)).astype("float32")
     if lengths == "unknown but small":
         # Unlike the others, they are not compiled.
         usual = backends.USUAL_LENGTH**2 * UNITS
@@ -183,15 +145,9 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
             scores = _of_unknown_length(query, keys, scale)
         return ops.sum(ops.multiply(scores, upstream))
 
-    found = gradients(total, arrays)
+    found = [scores_of(*arrays), *gradients(total, arrays)]
 
-    hidden = np.tanh(np.float64(query)[:, :, None] + np.float64(arrays[1])[:, None])
-    slope = upstream[..., None] * arrays[2] * (1 - hidden**2)
-    expected = slope.sum(2), slope.sum(1), (upstream[..., None] * hidden).sum((0, 1, 2))
-    assert_close(found, expected)
-    np.testing.assert_allclose(
-        scores_of(*arrays), exact_scores(*arrays), rtol=0, atol=1e-5
-    )
+    assert_close(found, by_the_formula(arrays, upstream))
 
 
 @needs_tensorflow
@@ -199,20 +155,14 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
 def test_blocks_of_unknown_lengths_are_compiled_if_they_are_large(
     arrays, blocks, monkeypatch, large
 ):
-    import tensorflow as tf
-
     if not large:
         # Less than the usual size, for which the graph is made.
         usual = backends.USUAL_LENGTH**2 * UNITS
         monkeypatch.setattr(additive_blocks, "MIN_BLOCKED_ELEMENTS", usual - 1)
-    unknown = tf.TensorSpec((None, None, UNITS))
-    specs = unknown, unknown, tf.TensorSpec((UNITS,))
 
-    run = tf.function(large_scores, input_signature=specs, autograph=False)
+    scores = compiled(large_scores, [UNKNOWN, UNKNOWN, SCALE])(*arrays)
 
-    scores = run(*arrays)
-
-    np.testing.assert_allclose(scores, exact_scores(*arrays), atol=1e-5)
+    assert_close(scores, by_the_formula(arrays)[0])
 
 
 def _of_unknown_length(query, keys, scale):
@@ -230,9 +180,8 @@ def _of_unknown_length(query, keys, scale):
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 20.0, 39.0, 41.0, 100.0, 1e4, 1e30])
-def test_blocks_are_exact_for_numbers_of_any_size(blocks, size):
+def test_blocks_are_exact_for_numbers_of_any_size(blocks, size, rng):
     # Query and key may nearly cancel out, however large they are.
-    rng = np.random.default_rng(3)
     query = rng.normal(size=(BATCH, 5, UNITS)) * size
     keys = rng.normal(size=(BATCH, POSITIONS, UNITS)) - query[:, :1]
     query, keys = query.astype("float32"), keys.astype("float32")
@@ -255,11 +204,7 @@ def test_blocks_sum_up_half_precision_exactly(arrays, blocks, gradients, dtype):
     for gradient in gradients(total, arrays):
         assert np.isfinite(gradient).all()
     half = [ops.cast(x, dtype) for x in arrays]
-    found = ops.cast(large_scores(*half), "float32")
-    exact = exact_scores(*(ops.convert_to_numpy(ops.cast(x, "float32")) for x in half))
-    np.testing.assert_allclose(
-        ops.convert_to_numpy(found),
-        exact,
-        rtol=1.01 * rounding_bound(dtype, 1),
-        atol=1e-5,
-    )
+    found = numpy(ops.cast(large_scores(*half), "float32"))
+    exact, *_ = by_the_formula(numpy([ops.cast(x, "float32") for x in half]))
+    bound = 1.01 * rounding_bound(dtype, 1)
+    np.testing.assert_allclose(found, exact, rtol=bound, atol=1e-5)
