@@ -1,7 +1,5 @@
 """Monotonic weights: recursive, parallel and hard."""
 
-import itertools
-
 import keras
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from layers.weightings_reference import (
     monotonic_by_the_paper,
     tensor,
 )
-from rounding import rounding_bound
 
 from keras_attention.layers.monotonic import (
     monotonic_hard,
@@ -44,22 +41,6 @@ def draw_monotonic(rng, *shape):
     return p, previous / previous.sum(-1, keepdims=True) * rng.random((*shape[:-1], 1))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("function", [monotonic_recursive, monotonic_parallel])
-def test_monotonic_value_worked_by_hand(function, dtype):
-    # From position 0: stop with 0.2, else with 0.5, else with 0.9, ...; from 1 or 2.
-    p = [[0.2, 0.5, 0.9, 0.1]] * 2
-    previous = [[1, 0, 0, 0], [0, 0.5, 0.25, 0]]
-
-    weights = monotonic(function, p, previous, dtype)
-
-    from_one = [0, 0.25, (0.25 + 0.25) * 0.9, (0.25 + 0.25) * 0.1 * 0.1]
-    expected = [[0.2, 0.4, 0.36, 0.004], from_one]
-    # Products of at most four probabilities, each rounded once.
-    tolerance = rounding_bound(dtype, 4) if "16" in dtype else 1e-6
-    np.testing.assert_allclose(weights, expected, atol=tolerance)
-
-
 @pytest.mark.parametrize("positions", [1, 2, 7, 16, 37])
 def test_recursive_form_follows_the_paper(positions, rng):
     p, previous = draw_monotonic(rng, BATCH, QUERIES, positions)
@@ -68,21 +49,6 @@ def test_recursive_form_follows_the_paper(positions, rng):
 
     expected = monotonic_by_the_paper(p, previous)
     np.testing.assert_allclose(weights, expected, rtol=3e-6, atol=1e-30)
-
-
-def test_recursive_form_is_the_expectation_of_the_hard_choice(rng):
-    p = rng.random(POSITIONS)
-    start = np.eye(POSITIONS)[1]
-    stops = np.array(list(itertools.product([0, 1], repeat=POSITIONS)))
-    chances = np.where(stops, p, 1 - p).prod(-1)
-
-    choices = monotonic(monotonic_hard, stops, np.tile(start, (len(stops), 1)))
-    weights = monotonic(monotonic_recursive, p, start)
-
-    np.testing.assert_allclose(weights, chances @ choices, atol=1e-6)
-    np.testing.assert_allclose(
-        monotonic(monotonic_recursive, stops, np.tile(start, (len(stops), 1))), choices
-    )
 
 
 def test_parallel_form_agrees_for_moderate_probabilities_only(rng):

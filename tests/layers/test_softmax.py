@@ -3,12 +3,10 @@ import keras
 import numpy as np
 import pytest
 from arrays import assert_close, softmax
-from combinations import quick_first
 from hypothesis import strategies
 from hypothesis.extra import numpy as array_strategies
 from keras import ops
 from layers.weightings_reference import (
-    BATCH,
     DTYPES,
     INF,
     NAN,
@@ -19,43 +17,12 @@ from layers.weightings_reference import (
     tensor,
     weights_of,
 )
+from models import compiled, needs_tensorflow
 from rounding import rounding_bound
 
-from keras_attention.layers.monotonic import (
-    masked_sigmoid,
-    monotonic_hard,
-    monotonic_parallel,
-    monotonic_recursive,
-)
-from keras_attention.layers.weightings import (
-    entropy,
-    log_probability,
-    masked_entmax15,
-    masked_gumbel_max,
-    masked_gumbel_softmax,
-    masked_hardmax,
-    masked_log_softmax,
-    masked_softmax,
-    masked_sparsemax,
-    straight_through,
-)
+from keras_attention.layers import monotonic, weightings
+from keras_attention.layers.weightings import masked_hardmax, masked_softmax
 from keras_attention.loops import scan
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_value_worked_by_hand(dtype):
-    scores = np.log([[1.0, 3.0, 4.0], [2.0, 2.0, 4.0]])
-
-    np.testing.assert_allclose(
-        weights_of(scores, dtype=dtype),
-        [[0.125, 0.375, 0.5], [0.25, 0.25, 0.5]],
-        rtol=1e-6,
-    )
-    np.testing.assert_allclose(
-        weights_of(scores, [[1, 1, 0], [1, 0, 1]], dtype),
-        [[0.25, 0.75, 0], [1 / 3, 0, 2 / 3]],
-        rtol=1e-6,
-    )
 
 
 @hypothesis.settings(max_examples=25, derandomize=True, deadline=None, database=None)
@@ -74,14 +41,6 @@ def test_rows_sum_to_one_or_to_zero(scores, mask):
     assert (weights >= 0).all()
     np.testing.assert_allclose(weights.sum(-1), mask.any(-1), rtol=1e-5)
     np.testing.assert_allclose(weights, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("weighting", [masked_softmax, *SPARSE])
-@pytest.mark.parametrize("shape", [(0, POSITIONS), (BATCH, 0)])
-def test_no_positions_give_no_weights(weighting, shape):
-    for mask in (None, np.ones(shape, "bool")):
-        found = weights_of(np.ones(shape), mask, weighting=weighting)
-        assert found.shape == shape
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -168,15 +127,16 @@ def test_weights_come_back_in_float32_at_least(dtype):
     mask = np.ones((1, POSITIONS), "bool")
     found = [
         *(weighting(x, m) for weighting in WEIGHTINGS for m in (None, mask)),
-        masked_gumbel_max(x, x),
-        masked_gumbel_softmax(x, x),
-        masked_log_softmax(x),
-        log_probability(x, x),
-        entropy(x),
-        masked_sigmoid(x),
-        monotonic_recursive(x, x),
-        monotonic_parallel(x, x),
-        monotonic_hard(x, x),
+        weightings.masked_gumbel_max(x, x),
+        weightings.masked_gumbel_softmax(x, x),
+        weightings.masked_log_softmax(x),
+        weightings.log_probability(x, x),
+        weightings.entropy(x),
+        monotonic.masked_sigmoid(x),
+        monotonic.monotonic_recursive(x, x),
+        monotonic.monotonic_parallel(x, x),
+        monotonic.monotonic_hard(x, x),
+        monotonic.chunkwise(x, x, 2),
     ]
 
     # The dtype of float64 tensors on JAX depends on its configuration.
@@ -196,39 +156,20 @@ def test_long_rows_in_half_precision_sum_to_one(dtype, masked):
     np.testing.assert_allclose(weights, np.full((1, length), 1 / length), rtol=1e-5)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_gradient_follows_the_formula(masked, rng, gradients):
-    scores, readout = rng.normal(size=(2, 1, POSITIONS)).astype("float32")
-    mask = np.array([[1, 1, 0, 1, 1]], "bool") if masked else None
-    weights = weights_of(scores, mask)
-
-    (gradient,) = gradients(
-        lambda x: ops.sum(ops.multiply(masked_softmax(x, mask), readout)), [scores]
-    )
-
-    expected = weights * (readout - (weights * readout).sum())
-    np.testing.assert_allclose(gradient, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_nan_propagates(weighting):
     assert np.isnan(weights_of([[1, NAN, 2]], weighting=weighting)).any()
     assert np.isnan(weights_of([[1, NAN, 2]], [[1, 1, 0]], weighting=weighting)).any()
 
 
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_single_position_has_weight_one(weighting):
-    for scores, mask in [([[-7.0], [7.0]], None), ([[7.0], [7.0]], [[1], [0]])]:
-        weights = weights_of(scores, mask, weighting=weighting)
-        np.testing.assert_array_equal(weights, [[1], [1]] if mask is None else mask)
-
-
 def test_masked_sigmoid(gradients):
     scores = np.array([[0, 100, -100, NAN], [INF, -INF, np.log(3), 1]], "float32")
     mask = np.array([[1, 1, 1, 0], [0, 1, 1, 0]], "bool")
 
-    p = weights_of(scores, mask, weighting=masked_sigmoid)
-    (gradient,) = gradients(lambda x: ops.sum(masked_sigmoid(x, mask)), [scores])
+    p = weights_of(scores, mask, weighting=monotonic.masked_sigmoid)
+    (gradient,) = gradients(
+        lambda x: ops.sum(monotonic.masked_sigmoid(x, mask)), [scores]
+    )
 
     expected = np.array([[0.5, 1, 0, 0], [0, 0, 0.75, 0]])
     np.testing.assert_allclose(p, expected, atol=1e-6)
@@ -236,30 +177,30 @@ def test_masked_sigmoid(gradients):
     np.testing.assert_allclose(gradient, expected * (1 - expected), atol=1e-6)
 
 
-@pytest.mark.parametrize("jit_compile", quick_first([False, True]))
+@needs_tensorflow
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("jit_compile", [False, True])
 def test_compiles_with_gradients_in_a_loop_where_sizes_are_unknown(
     jit_compile, rng, gradients
 ):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("only TensorFlow has graphs of unknown sizes")
     import tensorflow as tf
 
     uniform = rng.random((2, QUERIES, POSITIONS)).astype("float32")
     start = np.eye(QUERIES, POSITIONS, dtype="float32")
 
     def step(before, scores):
-        soft, drawn = masked_softmax(scores), masked_gumbel_max(scores, scores)
-        p = masked_sigmoid(scores)
-        recursive = monotonic_recursive(p, before["recursive"])
-        hard = monotonic_hard(p, before["hard"])
+        soft = masked_softmax(scores)
+        drawn = weightings.masked_gumbel_max(scores, scores)
+        p = monotonic.masked_sigmoid(scores)
+        recursive = monotonic.monotonic_recursive(p, before["recursive"])
+        hard = monotonic.monotonic_hard(p, before["hard"])
         others = [
-            monotonic_parallel(p, before["recursive"]),
-            masked_sparsemax(scores),
-            masked_entmax15(scores),
-            straight_through(drawn, soft),
-            soft * log_probability(scores, drawn)[..., None],
-            soft * entropy(scores)[..., None],
+            monotonic.monotonic_parallel(p, before["recursive"]),
+            weightings.masked_sparsemax(scores),
+            weightings.masked_entmax15(scores),
+            weightings.straight_through(drawn, soft),
+            soft * weightings.log_probability(scores, drawn)[..., None],
+            soft * weightings.entropy(scores)[..., None],
         ]
         after = {"recursive": recursive, "hard": hard}
         return after, ops.stack([recursive, hard, *others])
@@ -268,19 +209,16 @@ def test_compiles_with_gradients_in_a_loop_where_sizes_are_unknown(
         _, outputs = scan(step, {"recursive": start, "hard": start}, scores)
         return ops.sum(ops.square(outputs)), outputs
 
-    # Under XLA, the gradient of a loop needs its length.
-    @tf.function(
-        input_signature=[tf.TensorSpec((2, None, None)), tf.TensorSpec((None, None))],
-        jit_compile=jit_compile,
-        autograph=False,
-    )
-    def compiled(scores, start):
+    def differentiated(scores, start):
         with tf.GradientTape() as tape:
             tape.watch(scores)
             result, outputs = read(scores, start)
         return tape.gradient(result, scores), outputs
 
-    gradient, outputs = compiled(uniform, start)
+    # Under XLA, the gradient of a loop needs its length.
+    signature = [keras.KerasTensor((2, None, None)), keras.KerasTensor((None, None))]
+    run = compiled(differentiated, signature, xla=jit_compile)
+    gradient, outputs = run(uniform, start)
 
     tensors = ops.convert_to_tensor(uniform), ops.convert_to_tensor(start)
     np.testing.assert_allclose(outputs, read(*tensors)[1], atol=1e-5)

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import assert_close, numpy, random_fixture, softmax
+from arrays import assert_close, attend, draw, numpy, random_fixture, sigmoid, softmax
 from combinations import quick_first
 from keras import ops
 from layers.weightings_reference import monotonic_by_the_paper
@@ -36,37 +36,30 @@ def test_weights_worked_by_hand(weighting, expected):
 
 
 def test_hard_attention_may_use_the_expectation_in_inference(query, value):
-    layer = ka.LuongAttention(
-        "dot", weighting=ka.HardWeighting(inference="expectation")
-    )
+    weighting = ka.HardWeighting(inference="expectation")
+    layer = ka.LuongAttention("dot", weighting=weighting)
 
-    details = layer(query, value, return_details=True)
+    details = numpy(layer(query, value, return_details=True))
 
-    expected = softmax(query @ value.swapaxes(1, 2))
-    weights = ops.convert_to_numpy(details["weights"])
-    np.testing.assert_allclose(weights, expected, atol=1e-6)
-    assert not ops.convert_to_numpy(details["sampled"]).any()
-    assert (ops.convert_to_numpy(details["log_probability"]) == 0).all()
+    assert_close(details["weights"], softmax(query @ value.swapaxes(1, 2)), 1e-6)
+    assert not details["sampled"].any()
+    assert (details["log_probability"] == 0).all()
 
 
 def test_positions_are_drawn_in_proportion_to_their_weights():
     layer = ka.LuongAttention("dot", weighting=ka.HardWeighting(seed=2))
     draws = 20_000
     query = np.ones((1, draws, 1), "float32")
-    value = np.log(np.array([0.5, 0.3, 0.2], "float32"))[None, :, None]
+    p = np.array([0.5, 0.3, 0.2], "float32")
+    value = np.log(p)[None, :, None]
 
-    details = layer(query, value, training=True, return_details=True)
+    details = numpy(layer(query, value, training=True, return_details=True))
 
-    weights, logs = numpy([details["weights"], details["log_probability"]])
+    (weights,), (logs,) = details["weights"], details["log_probability"]
     assert set(np.unique(weights)) == {0, 1}
-    share = weights[0].mean(axis=0)
-    np.testing.assert_allclose(share, [0.5, 0.3, 0.2], atol=4 * 0.5 / np.sqrt(draws))
-    chosen = weights[0].argmax(-1)
-    np.testing.assert_allclose(np.exp(logs[0]), np.array([0.5, 0.3, 0.2])[chosen], 1e-4)
-    entropy = ops.convert_to_numpy(details["entropy"])[0, 0]
-    np.testing.assert_allclose(
-        entropy, -sum(p * np.log(p) for p in (0.5, 0.3, 0.2)), rtol=1e-5
-    )
+    np.testing.assert_allclose(weights.mean(axis=0), p, atol=4 * 0.5 / np.sqrt(draws))
+    np.testing.assert_allclose(np.exp(logs), p[weights.argmax(-1)], 1e-4)
+    np.testing.assert_allclose(details["entropy"], -(p * np.log(p)).sum(), rtol=1e-5)
 
 
 def test_all_hops_of_an_example_are_soft_or_hard():
@@ -74,9 +67,9 @@ def test_all_hops_of_an_example_are_soft_or_hard():
     layer = ka.AttentionPooling(4, hops=3, weighting=weighting)
     value = np.ones((200, POSITIONS, 2), "float32")
 
-    details = layer(value, training=True, return_details=True)
+    details = numpy(layer(value, training=True, return_details=True))
 
-    sampled, weights = numpy([details[name] for name in ("sampled", "weights")])
+    sampled, weights = details["sampled"], details["weights"]
     assert (sampled == sampled[:, :1]).all()
     assert 60 < sampled[:, 0].sum() < 140
     # Each hop draws its own position.
@@ -132,15 +125,14 @@ def test_a_drawn_choice_learns_from_its_gumbel_softmax(rng, gradients, relaxatio
 def test_monotonic_attention_starts_at_the_previous_position(query, value, mode):
     weighting = ka.MonotonicWeighting(mode, score_bias=-0.5)
     layer = ka.LuongAttention("dot", weighting=weighting)
-    p = 1 / (1 + np.exp(-(query @ value.swapaxes(1, 2) - 0.5)))
+    p = sigmoid(query @ value.swapaxes(1, 2) - 0.5)
 
-    _, weights = numpy(layer(query, value, return_attention_scores=True))
+    _, weights = attend(layer, query, value)
 
-    for b in range(BATCH):
-        previous = np.eye(POSITIONS)[0]
-        for t in range(QUERIES):
-            previous = monotonic_by_the_paper(p[b, t], previous)
-            np.testing.assert_allclose(weights[b, t], previous, atol=1e-4)
+    previous = np.eye(POSITIONS)[[0] * BATCH]
+    for t in range(QUERIES):
+        previous = monotonic_by_the_paper(p[:, t], previous)
+        assert_close(weights[:, t], previous, 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -150,10 +142,9 @@ def test_hard_monotonic_attention_never_goes_back(rng, options):
     layer = ka.LuongAttention(
         "dot", weighting=ka.MonotonicWeighting(**options, score_bias=0.0)
     )
-    query = rng.normal(size=(BATCH, 6, DEPTH)).astype("float32")
-    value = rng.normal(size=(BATCH, 29, DEPTH)).astype("float32")
+    query, value = draw(rng, (BATCH, 6, DEPTH), (BATCH, 29, DEPTH))
 
-    _, weights = numpy(layer(query, value, return_attention_scores=True))
+    _, weights = attend(layer, query, value)
 
     for b in range(BATCH):
         place = 0
@@ -170,36 +161,25 @@ def test_a_masked_query_does_not_change_the_state(query, value):
     padded = np.insert(query, 1, 9.0, axis=1)
     query_mask = np.array([[1, 0, 1, 1]] * BATCH, "bool")
 
-    found = numpy(
-        layer(padded, value, query_mask=query_mask, return_attention_scores=True)
-    )
+    found = attend(layer, padded, value, query_mask=query_mask)
 
-    expected = numpy(layer(query, value, return_attention_scores=True))
-    for array, wanted in zip(found, expected, strict=True):
-        np.testing.assert_allclose(array[:, [0, 2, 3]], wanted, atol=1e-6)
+    kept = [x[:, [0, 2, 3]] for x in found]
+    assert_close(kept, attend(layer, query, value), 1e-6)
 
 
 def test_coverage_is_the_sum_of_earlier_weights(query, value):
     layer = ka.AdditiveAttention(DEPTH, coverage=True)
-    _, weights = numpy(layer(query, value, return_attention_scores=True))
+    _, weights = attend(layer, query, value)
 
-    score, dense = layer.step.score, layer.memory.key_projection
-    w, u, v, c = (
-        np.float64(ops.convert_to_numpy(x))
-        for x in (
-            score.query_projection.kernel,
-            dense.kernel,
-            score.scale,
-            score.coverage_kernel,
-        )
-    )
-    for b in range(BATCH):
-        total = np.zeros(POSITIONS)
-        for t in range(QUERIES):
-            hidden = query[b, t] @ w + value[b] @ u + total[:, None] * c
-            expected = softmax(np.tanh(hidden) @ v)
-            np.testing.assert_allclose(weights[b, t], expected, atol=1e-5)
-            total += expected
+    score, u = layer.step.score, layer.memory.key_projection.kernel
+    kernels = score.query_projection.kernel, u, score.scale, score.coverage_kernel
+    w, u, v, c = numpy(list(kernels))
+    total = np.zeros((BATCH, POSITIONS))
+    for t in range(QUERIES):
+        hidden = (query[:, t] @ w)[:, None] + value @ u + total[..., None] * c
+        expected = softmax(np.tanh(hidden) @ v)
+        assert_close(weights[:, t], expected)
+        total += expected
 
 
 def test_normalised_score_starts_with_a_scale_of_its_own_length(query, value):
@@ -227,8 +207,7 @@ def test_a_seed_generator_is_saved_with_the_model(kind, tmp_path, query, value):
     generator = again.layers[-1].step.weighting.seed_generator
     assert isinstance(generator, keras.random.SeedGenerator)
     assert generator.get_config()["seed"] == 3
-    expected, found = numpy([m([query, value]) for m in (model, again)])
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert_close(again([query, value]), model([query, value]), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -247,8 +226,7 @@ def test_a_temperature_is_learned(weighting, query, value, gradients):
 
     logarithm.assign(np.full((1, 1), np.log(3)))
 
-    found, expected = numpy([layer(query, value), fixed(query, value)])
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert_close(layer(query, value), fixed(query, value), 1e-6)
 
     def squares(*tensors):
         return ops.sum(layer(*tensors) ** 2)
@@ -266,7 +244,7 @@ def test_every_hop_learns_a_temperature(value):
     layer.scale.assign(np.repeat(scale, 2, axis=1))
     weighting.log_temperature.assign(np.array([[0.0], [20.0]]))
 
-    weights = numpy(layer(value, return_attention_scores=True))[1]
+    _, weights = attend(layer, value)
 
     np.testing.assert_allclose(weights[:, 1], 1 / POSITIONS, rtol=1e-5)
     expected = softmax(np.tanh(value) @ scale[:, 0])
