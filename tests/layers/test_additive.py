@@ -1,11 +1,20 @@
-"""Additive attention: its arithmetic, against slow loops, and its options."""
+"""Additive attention: its arithmetic, against the paper, and its options."""
 
 import re
 
 import keras
 import numpy as np
 import pytest
-from arrays import EXACT, assert_numerical_gradients, attend, draw, embedded, numpy
+from arrays import (
+    EXACT,
+    assert_close,
+    assert_numerical_gradients,
+    attend,
+    embedded,
+    numpy,
+    random_fixture,
+    softmax,
+)
 from keras import ops
 from layers.keras_contract import PROJECTION_OPTIONS, restored_from_config
 from layers.mask_reference import (
@@ -25,91 +34,46 @@ VALUE = (BATCH, POSITIONS, VALUE_DIM)
 KEY = (BATCH, POSITIONS, KEY_DIM)
 
 
-def weights_of_the_paper(layer):
-    """W_a, U_a, v_a and the bias, with the shapes that the paper gives to them."""
+query, value, key = (random_fixture(*shape) for shape in (QUERY, VALUE, KEY))
+
+
+def of_the_paper(layer):
+    """W_a, U_a, v_a and the bias."""
     score, dense = layer.step.score, layer.memory.key_projection
-    kernels = score.query_projection.kernel, dense.kernel, score.scale
-    bias = dense.bias if dense.use_bias else np.zeros(layer.units)
-    w_a, u_a, v_a, bias = (np.float64(x) for x in numpy([*kernels, bias]))
-    return w_a.T, u_a.T, v_a, bias
+    bias = [dense.bias] if dense.use_bias else []
+    return [score.query_projection.kernel, dense.kernel, score.scale, *bias]
 
 
-def as_in_the_paper(layer, query, value, key=None, valid=None):
-    """Appendix A.1.2: one score, one softmax, one sum at a time."""
-    return paper_attention(*weights_of_the_paper(layer), query, value, key, valid)
-
-
-def paper_attention(w_a, u_a, v_a, bias, query, value, key=None, valid=None):
-    query, value = np.float64(query), np.float64(value)
-    key = value if key is None else np.float64(key)
-    batch, queries, positions = len(query), query.shape[1], value.shape[1]
-    if valid is None:
-        valid = np.ones((batch, queries, positions), "bool")
-    context = np.zeros((batch, queries, value.shape[2]))
-    weights = np.zeros((batch, queries, positions))
-    for b in range(batch):
-        for i in range(queries):
-            e = {}
-            for j in range(positions):
-                if valid[b, i, j]:
-                    e[j] = v_a @ np.tanh(w_a @ query[b, i] + u_a @ key[b, j] + bias)
-            for j in e:
-                weights[b, i, j] = np.exp(e[j]) / sum(np.exp(e_k) for e_k in e.values())
-                context[b, i] += weights[b, i, j] * value[b, j]
-    return context, weights
-
-
-def built_layer(layer):
-    layer.build(QUERY, VALUE, KEY)
-    return layer
-
-
-def test_value_worked_by_hand():
-    # Identity projections and a unit scale leave score = tanh(query + value):
-    # tanh(0) = 0 and tanh(100) = 1, so the odds are 1 : e.
-    layer = ka.AdditiveAttention(
-        units=1, kernel_initializer="ones", scale_initializer="ones"
-    )
-    query = np.zeros((1, 1, 1), "float32")
-    value = np.array([[[0.0], [100.0]]], "float32")
-
-    context, weights = attend(layer, query, value)
-
-    share = np.e / (1 + np.e)
-    np.testing.assert_allclose(weights, [[[1 - share, share]]], rtol=1e-6)
-    np.testing.assert_allclose(context, [[[100 * share]]], rtol=1e-6)
+def by_the_paper(query, value, key, w_a, u_a, v_a, bias=0.0, valid=True):
+    """Context and weights, as in appendix A.1.2."""
+    hidden = np.tanh((query @ w_a)[:, :, None] + (key @ u_a)[:, None] + bias)
+    weights = softmax(hidden @ v_a, valid)
+    return weights @ value, weights
 
 
 @pytest.mark.parametrize("use_bias", [False, True])
-def test_follows_the_paper(rng, use_bias):
+def test_follows_the_paper(query, value, use_bias):
     layer = ka.AdditiveAttention(UNITS, use_bias=use_bias, bias_initializer="normal")
-    query, value = draw(rng, QUERY, VALUE)
 
-    context, weights = attend(layer, query, value)
+    found = attend(layer, query, value)
 
-    expected_context, expected_weights = as_in_the_paper(layer, query, value)
-    assert context.shape == (BATCH, QUERIES, VALUE_DIM)
-    assert weights.shape == (BATCH, QUERIES, POSITIONS)
-    np.testing.assert_allclose(weights, expected_weights, atol=1e-5)
-    np.testing.assert_allclose(context, expected_context, atol=1e-5)
+    expected = by_the_paper(query, value, value, *numpy(of_the_paper(layer)))
+    assert_close(found, expected)
 
 
-def test_masks_are_combined_whatever_the_masked_values(rng):
+def test_masks_are_combined_whatever_the_masked_values(query, value, key, rng):
     layer = ka.AdditiveAttention(UNITS)
-    query, value, key = draw(rng, QUERY, VALUE, KEY)
+    layer.build(QUERY, VALUE, KEY)
     given = masks(rng)
-    valid = combined(**given)
-    expected_context, expected_weights = as_in_the_paper(
-        built_layer(layer), query, value, key, valid
-    )
+    valid, weights = combined(**given), numpy(of_the_paper(layer))
+    expected = by_the_paper(query, value, key, *weights, valid=valid)
     query[~given["query_mask"]] = np.nan
     value[~given["value_mask"]] = np.inf
     key[~given["key_mask"]] = np.nan
 
     context, weights = attend(layer, query, value, key, **given)
 
-    np.testing.assert_allclose(weights, expected_weights, atol=1e-5)
-    np.testing.assert_allclose(context, expected_context, atol=1e-5)
+    assert_close((context, weights), expected)
     assert (weights[~valid] == 0).all()
     assert (context[~valid.any(-1)] == 0).all()
     assert not valid[1, 0].any()
@@ -133,8 +97,7 @@ def test_implicit_masks_are_honoured(rng, dtype):
         key_mask=key_ids != 0,
     )
 
-    for found, expected in zip(implicit, explicit, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    assert_close(implicit, explicit, 0)
     valid = (query_ids != 0)[:, :, None] & ((value_ids * key_ids) != 0)[:, None]
     np.testing.assert_array_equal(implicit[1] != 0, valid)
 
@@ -157,23 +120,23 @@ def test_large_numbers_do_not_overflow_in_half_precision(half):
     np.testing.assert_allclose(weights, [[0.5, 0, 0.5]])
 
 
-def test_gradients_equal_finite_differences_of_the_paper(rng, gradients):
-    layer = built_layer(ka.AdditiveAttention(UNITS, use_bias=True, dtype="float64"))
-    arrays = [np.float64(x) for x in draw(rng, QUERY, VALUE, KEY)]
+def test_gradients_equal_finite_differences_of_the_paper(
+    query, value, key, rng, gradients
+):
+    layer = ka.AdditiveAttention(UNITS, use_bias=True, dtype="float64")
+    layer.build(QUERY, VALUE, KEY)
+    arrays = [np.float64(x) for x in (query, value, key)]
     given = masks(rng)
     spoilt = [x.copy() for x in arrays]
     clear_with_nan(spoilt, given)
     readout = rng.normal(size=(BATCH, QUERIES, VALUE_DIM))
-    score, dense = layer.step.score, layer.memory.key_projection
-    variables = [score.query_projection.kernel, dense.kernel, score.scale, dense.bias]
+    variables = of_the_paper(layer)
 
     def read(*tensors):
         return ops.sum(ops.multiply(layer(*tensors, **given), readout))
 
-    def read_the_paper(query, value, key, w_a, u_a, v_a, bias):
-        weights = w_a.T, u_a.T, v_a, bias
-        arrays = query, value, key, combined(**given)
-        return (paper_attention(*weights, *arrays)[0] * readout).sum()
+    def read_the_paper(*points):
+        return (by_the_paper(*points, valid=combined(**given))[0] * readout).sum()
 
     found = gradients(read, spoilt, variables)
 

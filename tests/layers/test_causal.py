@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import assert_close, numpy
+from arrays import assert_close, draw, numpy
 from combinations import quick_first
 from layers.cases import CASES, attend
 
@@ -26,20 +26,7 @@ def pair(request):
 
 @pytest.fixture
 def data(rng):
-    shapes = [(BATCH, length, DEPTH) for length in (QUERIES, POSITIONS)]
-    return [rng.normal(size=shape).astype("float32") for shape in shapes]
-
-
-def test_weights_worked_by_hand():
-    layer = ka.LuongAttention("dot", causal=True)
-    query = np.ones((1, 2, 1), "float32")
-    value = np.log(np.array([1, 3, 100], "float32"))[None, :, None]
-
-    context, weights = attend(layer, (query, value))
-
-    np.testing.assert_allclose(weights, [[[1, 0, 0], [0.25, 0.75, 0]]], atol=1e-6)
-    expected = [[[0], [0.75 * np.log(3)]]]
-    np.testing.assert_allclose(context, expected, atol=1e-6)
+    return draw(rng, (BATCH, QUERIES, DEPTH), (BATCH, POSITIONS, DEPTH))
 
 
 def test_causal_attention_has_a_triangular_mask(pair, data):
@@ -84,9 +71,7 @@ def test_a_decoder_counts_its_steps(order, data):
     mask = np.ones((BATCH, 2, QUERIES), "bool")
     mask[:, 1, 2] = False
 
-    weights = keras.ops.convert_to_numpy(
-        decoder(inputs, value, inputs_mask=mask)["weights"]
-    )
+    weights = numpy(decoder(inputs, value, inputs_mask=mask)["weights"])
 
     triangle = np.tri(QUERIES, POSITIONS, dtype="bool")
     np.testing.assert_array_equal(weights[:, 0] > 0, [triangle] * BATCH)

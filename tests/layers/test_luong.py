@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import assert_close, attend, random_fixture, softmax
+from arrays import assert_close, attend, draw, numpy, random_fixture, sigmoid, softmax
 from keras import ops
 from models import reloaded
 
@@ -53,33 +53,23 @@ def test_general_score_is_a_bilinear_form(query, value):
     context, weights = attend(layer, query, value)
 
     named = weights_of(layer)
-    kernel = named["step/score/query_projection/kernel"]
-    bias = named["step/score/query_projection/bias"]
-    for b in range(BATCH):
-        for t in range(QUERIES):
-            projected = query[b, t] @ kernel + bias
-            expected = softmax(
-                np.array([projected @ value[b, s] for s in range(POSITIONS)])
-            )
-            np.testing.assert_allclose(weights[b, t], expected, rtol=1e-4, atol=1e-7)
-            np.testing.assert_allclose(context[b, t], expected @ value[b], atol=1e-5)
+    projected = query @ named["step/score/query_projection/kernel"]
+    projected += named["step/score/query_projection/bias"]
+    expected = softmax(projected @ value.swapaxes(1, 2))
+    np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-7)
+    assert_close(context, expected @ value)
 
 
-def local_by_the_paper(center, half_width, scores, length, gaussian):
-    """Section 3.2, position by position, with positions from zero."""
-    middle = int(np.floor(center))
-    inside = [
-        s
-        for s in range(middle - half_width, middle + half_width + 1)
-        if 0 <= s < length
-    ]
-    weights = np.zeros(len(scores))
-    if inside:
-        weights[inside] = softmax(np.array([scores[s] for s in inside]))
-    if gaussian:
-        for s in inside:
-            weights[s] *= np.exp(-((s - center) ** 2) / (2 * (half_width / 2) ** 2))
-    return weights
+def local_by_the_paper(scores, center, half_width, mask):
+    """Section 3.2; positions count from the first valid one.
+
+    Returns the weights in the window, and the factors of the Gaussian.
+    """
+    place = np.arange(POSITIONS) - mask.argmax(-1)[:, None, None]
+    inside = abs(place - np.floor(center)[..., None]) <= half_width
+    squares = (place - center[..., None]) ** 2
+    factors = np.exp(-squares / (2 * (half_width / 2) ** 2))
+    return softmax(scores, inside & mask[:, None]), factors
 
 
 # The last window, positions 1 to 3, is outside of a source of one position.
@@ -91,11 +81,9 @@ def test_local_m_moves_by_one_position_per_query(value, lengths):
 
     _, weights = attend(layer, query, value, value_mask=mask)
 
-    for b in range(BATCH):
-        for t in range(QUERIES):
-            scores = value[b] @ query[b, t]
-            expected = local_by_the_paper(t, 1, scores, lengths[b], gaussian=False)
-            np.testing.assert_allclose(weights[b, t], expected, atol=1e-6)
+    scores = query @ value.swapaxes(1, 2)
+    expected, _ = local_by_the_paper(scores, np.arange(QUERIES)[None], 1, mask)
+    assert_close(weights, expected, 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -110,19 +98,13 @@ def test_local_p_predicts_its_centre(query, value, lengths, first):
     context, weights = attend(layer, query, value, value_mask=mask)
 
     named = weights_of(layer)
-    for b in range(BATCH):
-        for t in range(QUERIES):
-            hidden = np.tanh(query[b, t] @ named["step/window/hidden/kernel"])
-            share = 1 / (1 + np.exp(-hidden @ named["step/window/center/kernel"][:, 0]))
-            projected = query[b, t] @ named["step/score/query_projection/kernel"]
-            length = lengths[b] - first
-            scores = value[b, first:] @ projected
-            expected = local_by_the_paper(
-                length * share, 3, scores, length, gaussian=True
-            )
-            expected = np.insert(expected, [0] * first, 0)
-            np.testing.assert_allclose(weights[b, t], expected, atol=1e-5)
-            np.testing.assert_allclose(context[b, t], expected @ value[b], atol=1e-4)
+    hidden = np.tanh(query @ named["step/window/hidden/kernel"])
+    share = sigmoid(hidden @ named["step/window/center/kernel"][..., 0])
+    projected = query @ named["step/score/query_projection/kernel"]
+    scores, center = projected @ value.swapaxes(1, 2), mask.sum(-1)[:, None] * share
+    inside, factors = local_by_the_paper(scores, center, 3, mask)
+    assert_close(weights, inside * factors)
+    assert_close(context, inside * factors @ value, 1e-4)
 
 
 def test_local_p_learns_its_centre(query, value, gradients):
@@ -145,9 +127,7 @@ def test_values_outside_of_the_window_are_not_read(value):
     value = value.copy()
     value[:, 5:] = np.nan
 
-    context = ops.convert_to_numpy(layer(value[:, :QUERIES], value))
-
-    assert np.isfinite(context).all()
+    assert np.isfinite(numpy(layer(value[:, :QUERIES], value))).all()
 
 
 def test_attention_mask_is_that_of_the_positions(value, rng):
@@ -156,8 +136,7 @@ def test_attention_mask_is_that_of_the_positions(value, rng):
 
     _, weights = attend(layer, value[:, :QUERIES], value, attention_mask=mask)
 
-    positions = np.arange(POSITIONS)
-    inside = abs(positions - np.arange(QUERIES)[:, None]) <= 2
+    inside = abs(np.arange(POSITIONS) - np.arange(QUERIES)[:, None]) <= 2
     np.testing.assert_array_equal(weights > 0, mask & inside)
 
 
@@ -184,8 +163,7 @@ def test_location_score_in_a_decoder_of_unknown_lengths(query, value):
 
     weights = model.predict([query, value], verbose=0)
 
-    expected = ops.convert_to_numpy(decoder(query, value)["weights"])
-    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    assert_close(weights, decoder(query, value)["weights"], 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -232,11 +210,9 @@ def test_hard_choice_inside_a_window(value):
 
     _, weights = attend(layer, query, value)
 
-    for b in range(BATCH):
-        for t in range(QUERIES):
-            inside = [s for s in (t - 1, t, t + 1) if s >= 0]
-            best = max(inside, key=lambda s: value[b, s] @ query[b, t])
-            np.testing.assert_array_equal(weights[b, t], np.eye(POSITIONS)[best])
+    inside = abs(np.arange(POSITIONS) - np.arange(QUERIES)[:, None]) <= 1
+    best = np.where(inside, query @ value.swapaxes(1, 2), -np.inf).argmax(-1)
+    np.testing.assert_array_equal(weights, np.eye(POSITIONS)[best])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "mixed_bfloat16"])
@@ -289,9 +265,7 @@ def test_the_mask_of_a_local_step_broadcasts(shape, query, value, rng):
 
     whole = np.broadcast_to(mask, (BATCH, QUERIES, POSITIONS))
     expected, _ = layer.step(query, memory, mask=whole)
-    np.testing.assert_array_equal(
-        *(ops.convert_to_numpy(x["weights"]) for x in (found, expected))
-    )
+    np.testing.assert_array_equal(*numpy([found["weights"], expected["weights"]]))
 
 
 def test_local_m_counts_masked_queries_step_by_step(query, value):
@@ -306,9 +280,9 @@ def test_local_m_counts_masked_queries_step_by_step(query, value):
         outputs, state = layer.step(
             query[:, one], memory, state, query_mask=mask[:, one]
         )
-        weights.append(ops.convert_to_numpy(outputs["weights"])[:, 0])
+        weights.append(outputs["weights"])
 
-    np.testing.assert_allclose(np.stack(weights, axis=1), expected, atol=1e-6)
+    assert_close(ops.concatenate(weights, axis=1), expected, 1e-6)
 
 
 class MovingWindow(ka.LocalWindow):
@@ -360,11 +334,10 @@ def test_a_custom_score(value, tmp_path):
 
 
 def test_the_kernels_of_concat_differ_from_the_start(rng):
-    same = rng.normal(size=(BATCH, QUERIES, UNITS)).astype("float32")
+    same = draw(rng, (BATCH, QUERIES, UNITS))
     layer = ka.LuongAttention("concat", units=UNITS)
     layer(same, same)
 
     projections = layer.memory.key_projection, layer.step.score.query_projection
-    one, other = (ops.convert_to_numpy(dense.kernel) for dense in projections)
-    assert one.shape == other.shape
+    one, other = numpy([dense.kernel for dense in projections])
     assert not np.isclose(one, other).any()

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import numpy
+from arrays import draw, numpy, sigmoid, softmax
 from keras import ops
 from models import fit, reloaded
 
@@ -13,35 +13,27 @@ B, T, S, N, X, U = 2, 3, 5, 7, 4, 11
 
 @pytest.fixture
 def inputs(rng):
-    weights = rng.random((B, T, S))
     source_ids = rng.integers(0, N + X, (B, S))
     # The first row has one word twice, and two extra ids.
     source_ids[0] = [2, N + 1, 2, N, 0]
     return {
-        "logits": rng.normal(size=(B, T, N)).astype("float32"),
-        "weights": (weights / weights.sum(-1, keepdims=True)).astype("float32"),
+        "logits": draw(rng, (B, T, N)),
+        "weights": softmax(draw(rng, (B, T, S))),
         "source_ids": source_ids.astype("int32"),
-        "state": rng.normal(size=(B, T, U)).astype("float32"),
-        "context": rng.normal(size=(B, T, 2)).astype("float32"),
-        "inputs": rng.normal(size=(B, T, 3)).astype("float32"),
+        "state": draw(rng, (B, T, U)),
+        "context": draw(rng, (B, T, 2)),
+        "inputs": draw(rng, (B, T, 3)),
     }
 
 
 def reference(layer, inputs):
-    """Probabilities `(B, T, N + X)` and p_gen, entry by entry as in the paper."""
-    kernel, bias = map(numpy, layer.switch.weights)
-    p, p_gen = np.zeros((B, T, N + X)), np.zeros((B, T))
-    for b in range(B):
-        for t in range(T):
-            features = [inputs[name][b, t] for name in ("state", "context", "inputs")]
-            score = np.concatenate(features) @ kernel[:, 0] + bias[0]
-            p_gen[b, t] = 1 / (1 + np.exp(-score))
-            masses = np.exp(inputs["logits"][b, t])
-            p[b, t, :N] = p_gen[b, t] * masses / masses.sum()
-            for s in range(S):
-                copied = (1 - p_gen[b, t]) * inputs["weights"][b, t, s]
-                p[b, t, inputs["source_ids"][b, s]] += copied
-    return p, p_gen
+    """Probabilities `(B, T, N + X)` and p_gen, as in the paper."""
+    kernel, bias = numpy(layer.switch.weights)
+    features = [inputs[name] for name in ("state", "context", "inputs")]
+    p_gen = sigmoid(np.concatenate(features, axis=-1) @ kernel + bias)
+    generated = np.pad(softmax(inputs["logits"]), [(0, 0), (0, 0), (0, X)])
+    copied = inputs["weights"] @ np.eye(N + X)[inputs["source_ids"]]
+    return p_gen * generated + (1 - p_gen) * copied, p_gen[..., 0]
 
 
 def test_equals_the_formula(inputs):
@@ -94,8 +86,7 @@ def test_masked_positions_are_not_copied_and_the_rest_sums_to_one(inputs):
     np.testing.assert_allclose(probabilities.sum(-1), np.ones((B, T)), rtol=1e-5)
     assert (probabilities[0, :, N + 1] == 0).all()
     # Where nothing can be copied, the vocabulary has the whole probability.
-    masses = np.exp(inputs["logits"][1])
-    expected = masses / masses.sum(-1, keepdims=True)
+    expected = softmax(inputs["logits"][1])
     np.testing.assert_allclose(probabilities[1, :, :N], expected, rtol=1e-5)
     assert (numpy(p_gen)[1] < 1).all()
 
@@ -114,29 +105,24 @@ def test_ids_outside_of_the_extended_vocabulary_are_never_copied(inputs):
     np.testing.assert_allclose(target, expected[..., 2], rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
 @pytest.mark.parametrize("form", ["all", "targets"])
 def test_gradients_are_finite_where_probabilities_are_zero(
     inputs, gradients, form, dtype
 ):
-    layer = ka.PointerGenerator(
-        X, dtype="mixed_float16" if dtype == "float16" else None
-    )
+    layer = ka.PointerGenerator(X, dtype=dtype)
     inputs["weights"][0, 0] = [1, 0, 0, 0, 0]
     inputs["weights"][0, 1] = 0
     inputs["weights"][0, 2] = [1e-40, 1e-7, 0, 0, 1]
     inputs["logits"][0, 0] = [200, *[-200] * (N - 1)]
-    inputs["weights"] = inputs["weights"].astype(dtype)
+    inputs["weights"] = inputs["weights"].astype(dtype.removeprefix("mixed_"))
     # One target is in the source, one is impossible.
     targets = np.array([[2, N, N + 1], [0, 1, 2]])
     layer(**inputs)
 
     def loss(logits, weights, state):
         given = {**inputs, "logits": logits, "weights": weights, "state": state}
-        if form == "targets":
-            log_probs = layer(**given, targets=targets)
-        else:
-            log_probs = layer(**given)
+        log_probs = layer(**given, targets=targets if form == "targets" else None)
         return ops.sum(ops.maximum(log_probs, -100.0))
 
     arrays = [inputs[name] for name in ("logits", "weights", "state")]
@@ -244,11 +230,9 @@ def test_beam_search_over_the_extended_vocabulary_equals_the_pass(rng):
 
 
 def test_a_frozen_generator_has_no_trainable_weights(inputs):
-    symbols = [
-        keras.Input(inputs[name].shape[1:], dtype=inputs[name].dtype.name)
-        for name in ("logits", "weights", "source_ids", "state")
-    ]
+    layer = ka.PointerGenerator(X, trainable=False)
 
-    model = keras.Model(symbols, ka.PointerGenerator(X, trainable=False)(*symbols))
+    # Without the optional arguments.
+    layer(*(inputs[x] for x in ("logits", "weights", "source_ids", "state")))
 
-    assert len(model.weights) == 2 and model.trainable_weights == []
+    assert len(layer.weights) == 2 and layer.trainable_weights == []

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import assert_close, random_fixture, softmax
+from arrays import assert_close, draw, numpy, random_fixture, softmax
 from keras import ops
 
 from keras_attention import AttentionPooling
@@ -11,32 +11,24 @@ BATCH, SENTENCES, POSITIONS, DEPTH, UNITS = 2, 3, 5, 7, 11
 value = random_fixture(BATCH, POSITIONS, DEPTH)
 
 
-def weights_of(layer):
-    return [np.float64(ops.convert_to_numpy(x)) for x in layer.variables]
-
-
 def test_follows_yang(value):
     layer = AttentionPooling(UNITS, bias_initializer="ones")
 
     pooled, weights = layer(value, return_attention_scores=True)
 
-    variables = layer.scale, layer.hidden.kernel, layer.hidden.bias
-    scale, kernel, bias = (np.float64(ops.convert_to_numpy(x)) for x in variables)
-    for b in range(BATCH):
-        expected = softmax(np.tanh(value[b] @ kernel + bias) @ scale[:, 0])
-        np.testing.assert_allclose(ops.convert_to_numpy(weights)[b], expected, 1e-4)
-        assert_close(ops.convert_to_numpy(pooled)[b], expected @ value[b])
+    scale, kernel, bias = numpy([layer.scale, layer.hidden.kernel, layer.hidden.bias])
+    expected = softmax(np.tanh(value @ kernel + bias) @ scale[:, 0])
+    np.testing.assert_allclose(numpy(weights), expected, 1e-4)
+    assert_close(pooled, np.einsum("bs,bsd->bd", expected, value))
 
 
 def test_follows_zhou(value):
     layer = AttentionPooling(activation="tanh")
 
-    pooled = ops.convert_to_numpy(layer(value))
+    pooled = layer(value)
 
-    (scale,) = weights_of(layer)
-    for b in range(BATCH):
-        expected = softmax(np.tanh(value[b]) @ scale[:, 0])
-        np.testing.assert_allclose(pooled[b], np.tanh(expected @ value[b]), atol=1e-5)
+    expected = softmax(np.tanh(value) @ numpy(layer.scale)[:, 0])
+    assert_close(pooled, np.tanh(np.einsum("bs,bsd->bd", expected, value)))
 
 
 def test_hops_read_a_vector_each(value):
@@ -44,28 +36,24 @@ def test_hops_read_a_vector_each(value):
 
     pooled, weights = layer(value, return_attention_scores=True)
 
-    (scale,) = weights_of(layer)
-    penalty = 0
-    for b in range(BATCH):
-        rows = [softmax(np.tanh(value[b]) @ scale[:, h]) for h in range(3)]
-        np.testing.assert_allclose(ops.convert_to_numpy(weights)[b], rows, rtol=1e-4)
-        assert_close(ops.convert_to_numpy(pooled)[b], np.array(rows) @ value[b])
-        overlap = np.array(rows) @ np.array(rows).T - np.eye(3)
-        penalty += 0.5 * (overlap**2).sum() / BATCH
-    np.testing.assert_allclose(ops.convert_to_numpy(layer.losses[0]), penalty, 1e-4)
+    rows = softmax((np.tanh(value) @ numpy(layer.scale)).swapaxes(1, 2))
+    np.testing.assert_allclose(numpy(weights), rows, rtol=1e-4)
+    assert_close(pooled, rows @ value)
+    overlap = rows @ rows.swapaxes(1, 2) - np.eye(3)
+    penalty = 0.5 * (overlap**2).sum() / BATCH
+    np.testing.assert_allclose(numpy(layer.losses[0]), penalty, 1e-4)
 
 
 def test_sentences_are_pooled_one_by_one(rng):
     layer = AttentionPooling(UNITS)
-    words = rng.normal(size=(BATCH, SENTENCES, POSITIONS, DEPTH)).astype("float32")
+    words = draw(rng, (BATCH, SENTENCES, POSITIONS, DEPTH))
     mask = rng.random((BATCH, SENTENCES, POSITIONS)) < 0.6
 
     pooled, weights = layer(words, value_mask=mask, return_attention_scores=True)
 
     assert tuple(weights.shape) == (BATCH, SENTENCES, POSITIONS)
     for s in range(SENTENCES):
-        one = ops.convert_to_numpy(layer(words[:, s], value_mask=mask[:, s]))
-        np.testing.assert_allclose(ops.convert_to_numpy(pooled)[:, s], one, atol=1e-6)
+        assert_close(pooled[:, s], layer(words[:, s], value_mask=mask[:, s]), 1e-6)
 
 
 def test_hierarchy_ignores_sentences_without_words(rng):
@@ -94,12 +82,12 @@ def test_an_explicit_mask_wins_over_an_implicit_one(rng):
     mask = np.array([[1, 0, 1, 1, 1], [0, 1, 1, 0, 0]], "bool")
     layer = AttentionPooling(UNITS)
     value = embed(data)
-    expected = ops.convert_to_numpy(layer(ops.copy(value), value_mask=mask))
+    expected = layer(ops.copy(value), value_mask=mask)
     ids, given = keras.Input((POSITIONS,), dtype="int32"), keras.Input((POSITIONS,))
     model = keras.Model([ids, given], layer(embed(ids), mask=given))
 
     for found in (layer(value, mask=mask), model([data, np.float32(mask)])):
-        np.testing.assert_allclose(ops.convert_to_numpy(found), expected, atol=1e-6)
+        assert_close(found, expected, 1e-6)
 
 
 def test_pooling_has_no_monotonic_weighting():

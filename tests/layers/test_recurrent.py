@@ -3,7 +3,15 @@ import json
 import keras
 import numpy as np
 import pytest
-from arrays import EXACT, assert_numerical_gradients, draw, numpy, randomized, sigmoid
+from arrays import (
+    EXACT,
+    assert_close,
+    assert_numerical_gradients,
+    draw,
+    numpy,
+    randomized,
+    sigmoid,
+)
 from keras import ops
 from rounding import rounding_bound
 
@@ -39,38 +47,36 @@ def weights_of(cell):
 
 
 def normalized(a, gain, epsilon=1e-5):
-    mean = sum(a) / len(a)
-    variance = sum((a_i - mean) ** 2 for a_i in a) / len(a)
-    return gain * (a - mean) / np.sqrt(variance + epsilon)
+    a = a - a.mean(axis=-1, keepdims=True)
+    return gain * a / np.sqrt((a**2).mean(axis=-1, keepdims=True) + epsilon)
 
 
 def lstm_as_in_the_paper(w, x, state):
-    """One row; the shifts that the paper adds to `b` are in `b`."""
+    """One step; the shifts that the paper adds to `b` are in `b`."""
     h, c = state
     sums = (
         normalized(h @ w["recurrent_kernel"], w["recurrent_gain"])
         + normalized(x @ w["kernel"], w["input_gain"])
         + w["bias"]
     )
-    i, f, g, o = np.split(sums, 4)
+    i, f, g, o = np.split(sums, 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     h = sigmoid(o) * np.tanh(normalized(c, w["carry_gain"]) + w["carry_bias"])
     return h, [h, c]
 
 
 def gru_as_in_the_paper(w, x, state):
-    """One row. Keras lets the gate z say how much is kept, hence the sign."""
+    """One step. Keras lets the gate z say how much is kept, hence the sign."""
     (h,) = state
-    gates, new = slice(2 * len(h)), slice(2 * len(h), None)
+    gates, new = slice(2 * UNITS), slice(2 * UNITS, None)
 
     def ln(sums, gain, bias, part):
-        return normalized(sums[part], w[gain][part]) + bias[part]
+        return normalized(sums[..., part], w[gain][part]) + bias[part]
 
     of_h, of_x = h @ w["recurrent_kernel"], x @ w["kernel"]
     b_x, b_h = w["bias"]
-    z, r = np.split(
-        ln(of_h, "recurrent_gain", b_h, gates) + ln(of_x, "input_gain", b_x, gates), 2
-    )
+    sums = ln(of_h, "recurrent_gain", b_h, gates) + ln(of_x, "input_gain", b_x, gates)
+    z, r = np.split(sums, 2, axis=-1)
     proposal = np.tanh(
         ln(of_x, "input_gain", b_x, new)
         + sigmoid(r) * ln(of_h, "recurrent_gain", b_h, new)
@@ -82,38 +88,24 @@ def gru_as_in_the_paper(w, x, state):
 PAPERS = {"lstm": lstm_as_in_the_paper, "gru": gru_as_in_the_paper}
 
 
+def by_the_paper(name, weights, inputs, state):
+    """The outputs of all steps, `(B, T, U)`."""
+    outputs = []
+    for t in range(STEPS):
+        output, state = PAPERS[name](weights, inputs[:, t], state)
+        outputs.append(output)
+    return np.stack(outputs, axis=1)
+
+
 @every_cell
 def test_follows_the_paper(rng, name):
     cell = random_cell(name)
     inputs, state = draw(rng, INPUTS), random_state(rng, name)
-    weights, expected = weights_of(cell), []
-    for b in range(BATCH):
-        row = [x[b] for x in state]
-        for t in range(STEPS):
-            output, row = PAPERS[name](weights, inputs[b, t], row)
-            expected.append(output)
 
     rnn = keras.layers.RNN(cell, return_sequences=True)
-    found = numpy(rnn(inputs, initial_state=state))
+    found = rnn(inputs, initial_state=state)
 
-    assert found.shape == (BATCH, STEPS, UNITS)
-    np.testing.assert_allclose(found.reshape(-1, UNITS), expected, atol=1e-5)
-
-
-def test_gru_worked_by_hand():
-    # The two gates share a mean: sums of 5 and 1 become 1 and -1. A candidate of one
-    # unit is always its own mean: tanh sees the biases only, that of the state through
-    # the reset gate, sigmoid(-1) = 1 / (1 + e).
-    cell = LayerNormGRUCell(1, recurrent_initializer="zeros", epsilon=1e-12)
-    cell.build((None, 1))
-    cell.kernel.assign([[5.0, 1.0, 7.0]])
-    cell.bias.assign([[0.0, 0.0, 0.5], [0.0, 0.0, 2.0]])
-
-    output, _ = numpy(cell(np.ones((1, 1), "float32"), [np.full((1, 1), 4, "float32")]))
-
-    keep, reset = 1 / (1 + np.exp(-1)), 1 / (1 + np.e)
-    new = np.tanh(0.5 + reset * 2)
-    np.testing.assert_allclose(output, [[keep * 4 + (1 - keep) * new]], rtol=1e-5)
+    assert_close(found, by_the_paper(name, weights_of(cell), inputs, state))
 
 
 @every_cell
@@ -134,13 +126,7 @@ def test_gradients_equal_finite_differences_of_the_paper(rng, gradients, name):
     def read_the_paper(inputs, *points):
         state, arrays = points[: len(points) - len(names)], points[-len(names) :]
         weights = dict(zip(names, arrays, strict=True))
-        total = 0.0
-        for b in range(BATCH):
-            row = [x[b] for x in state]
-            for t in range(STEPS):
-                output, row = PAPERS[name](weights, inputs[b, t], row)
-                total += (output * readout[b, t]).sum()
-        return total
+        return (by_the_paper(name, weights, inputs, state) * readout).sum()
 
     found = gradients(read, [inputs, *state], cell.trainable_variables)
 
@@ -307,13 +293,9 @@ def test_works_without_biases_and_with_a_bare_state(rng, name):
 
     found, _ = numpy(cell(inputs, state))
 
-    biased = CELLS[name](UNITS)
-    biased.build((None, DEPTH))
-    values = iter(cell.get_weights())
-    for variable in biased.trainable_variables:
-        is_bias = "bias" in variable.name
-        variable.assign(np.zeros(variable.shape) if is_bias else next(values))
-    np.testing.assert_allclose(found, numpy(biased(inputs, state)[0]), atol=1e-6)
+    zeros = np.zeros((2, 3 * UNITS) if name == "gru" else 4 * UNITS)
+    weights = {"bias": zeros, "carry_bias": 0.0, **weights_of(cell)}
+    assert_close(found, PAPERS[name](weights, inputs, state)[0])
     if name == "gru":
         output, new = numpy(cell(inputs, state[0]))
         np.testing.assert_array_equal(output, found)
