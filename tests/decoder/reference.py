@@ -8,7 +8,7 @@ from arrays import draw, numpy, randomized, sigmoid
 from keras import tree
 from layers.cases import CASES
 
-from keras_attention import AdditiveAttention, AttentionCell, AttentionDecoder
+from keras_attention import AttentionCell, AttentionDecoder, LayerNormLSTMCell
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, SEQUENCES, STEPS, POSITIONS = 2, 3, 5, 7
@@ -18,46 +18,30 @@ ATTENTIONAL, OTHER_DIM, OTHER_LENGTH = 31, 37, 3
 
 INPUTS = (BATCH, STEPS, INPUT_DIM)
 VALUE = (BATCH, POSITIONS, VALUE_DIM)
+# Some positions of the first row, and none of the second.
+VALUE_MASK = np.array([[1, 1, 0, 1, 0, 1, 1], [0] * 7], "bool")
+
+
+def stacked(lower, upper):
+    return lambda **options: keras.layers.StackedRNNCells(
+        [lower(LOWER_UNITS, **options), upper(STATE_UNITS, **options)]
+    )
+
 
 CELLS = {
     "gru": lambda **options: keras.layers.GRUCell(STATE_UNITS, **options),
     "lstm": lambda **options: keras.layers.LSTMCell(STATE_UNITS, **options),
     "simple": lambda **options: keras.layers.SimpleRNNCell(STATE_UNITS, **options),
-    "stacked lstm": lambda **options: keras.layers.StackedRNNCells(
-        [
-            keras.layers.LSTMCell(LOWER_UNITS, **options),
-            keras.layers.LSTMCell(STATE_UNITS, **options),
-        ]
-    ),
-    "stacked gru": lambda **options: keras.layers.StackedRNNCells(
-        [
-            keras.layers.GRUCell(LOWER_UNITS, **options),
-            keras.layers.GRUCell(STATE_UNITS, **options),
-        ]
-    ),
-    "gru over lstm": lambda **options: keras.layers.StackedRNNCells(
-        [
-            keras.layers.LSTMCell(LOWER_UNITS, **options),
-            keras.layers.GRUCell(STATE_UNITS, **options),
-        ]
-    ),
+    "stacked lstm": stacked(keras.layers.LSTMCell, keras.layers.LSTMCell),
+    "stacked gru": stacked(keras.layers.GRUCell, keras.layers.GRUCell),
+    "gru over lstm": stacked(keras.layers.LSTMCell, keras.layers.GRUCell),
+    "normalized lstm": lambda **options: LayerNormLSTMCell(STATE_UNITS, **options),
 }
 
 
 def assert_same_config(found, expected):
     # Files store tuples as lists.
     assert json.dumps(found.get_config()) == json.dumps(expected.get_config())
-
-
-def decoder_of(cell, *, gate=False, dtype=None, **options):
-    """A decoder whose weights, biases included, are all drawn at random."""
-    cell = CELLS[cell](dtype=dtype, **options)
-    attention = AdditiveAttention(UNITS, use_bias=True, dtype=dtype)
-    decoder = AttentionDecoder(
-        AttentionCell(cell, attention, gate=gate, dtype=dtype), dtype=dtype
-    )
-    decoder.build(INPUTS, VALUE)
-    return randomized(decoder)
 
 
 def attend_as_in_the_paper(attention, s, h):
@@ -97,11 +81,9 @@ def lstm_as_in_the_paper(cell, x, state):
     return h, [h, c]
 
 
-PAPERS = {"gru": gru_as_in_the_paper, "lstm": lstm_as_in_the_paper}
-
-
-def decode_as_in_the_paper(name, cell, words, annotations, state):
+def decode_as_in_the_paper(cell, words, annotations, state):
     """One sequence, one step at a time; `state` is a list of vectors."""
+    run_cell = gru_as_in_the_paper if len(state) == 1 else lstm_as_in_the_paper
     found = {"output": [], "context": [], "weights": [], "query": []}
     for word in words:
         found["query"].append(state[0])
@@ -110,7 +92,7 @@ def decode_as_in_the_paper(name, cell, words, annotations, state):
             kernel, bias = numpy([cell.context_gate.kernel, cell.context_gate.bias])
             context = sigmoid(state[0] @ kernel + bias) * context
         step_input = np.concatenate([word, context])
-        output, state = PAPERS[name](cell.cell, step_input, state)
+        output, state = run_cell(cell.cell, step_input, state)
         found["output"].append(output)
         found["context"].append(context)
         found["weights"].append(weights)
@@ -122,8 +104,7 @@ def decode_as_in_the_paper(name, cell, words, annotations, state):
 def step_by_step(decoder, inputs, value, state, *, inputs_mask=None, value_mask=None):
     """Run the cell of a decoder in a Python loop, as the reference."""
     cell = decoder.cell
-    memory = cell.attention.memory(value, value_mask=value_mask)
-    found = []
+    memory, found = cell.memory(value, value_mask=value_mask), []
     for t in range(inputs.shape[-2]):
         outputs, new_state = cell(inputs[..., t, :], state, memory)
         if inputs_mask is not None:
@@ -134,9 +115,7 @@ def step_by_step(decoder, inputs, value, state, *, inputs_mask=None, value_mask=
                 return np.where(keep.reshape(keep.shape + missing), new, old)
 
             new_state = tree.map_structure(kept, numpy(new_state), numpy(state))
-            outputs = {
-                name: kept(numpy(x), 0 * numpy(x)) for name, x in outputs.items()
-            }
+            outputs = tree.map_structure(lambda x: kept(x, 0 * x), numpy(outputs))
         state = new_state
         found.append(numpy(outputs))
     axis = inputs.ndim - 2
@@ -153,31 +132,45 @@ def random_state(rng, cell, *leading):
 # Every option alone, and combined with others.
 CHOICES = {
     "Bahdanau": {},
+    "Bahdanau, gated": {"gate": True},
     "Bahdanau, attentional": {"attentional_vector": ATTENTIONAL},
     "Bahdanau, fed": {"input_feeding": True, "gate": True},
     "Bahdanau, input in query": {"input_in_query": True, "gate": True},
     "Luong": {"order": "current", "attentional_vector": ATTENTIONAL},
     "Luong, plain": {"order": "current", "gate": True},
-    "Luong, fed": {
-        "order": "current",
-        "input_feeding": True,
-        "attentional_vector": ATTENTIONAL,
-    },
     "Luong, fed with the context": {"order": "current", "input_feeding": True},
+    "adaptive": {"order": "current", "sentinel": True},
 }
+CHOICES["Luong, fed"] = {**CHOICES["Luong"], "input_feeding": True}
+CHOICES["adaptive, fed"] = {**CHOICES["adaptive"], "input_feeding": True, "gate": True}
 
 
-def decoder_of_choice(choice, attention="general", cell="lstm", *, dtype=None):
-    """A decoder whose weights, biases included, are all drawn at random."""
+def decoder_of_choice(
+    choice,
+    attention="general",
+    cell="lstm",
+    *,
+    value=VALUE,
+    dtype=None,
+    scale=0.5,
+    **options,
+):
+    """A decoder whose weights, biases included, are all drawn at random.
+
+    `attention` names one or several; further options are those of the recurrent cell.
+    """
     if isinstance(attention, str):
         attention = CASES[attention].build(dtype=dtype)
-        value = VALUE
     else:
         attention = [CASES[name].build(dtype=dtype) for name in attention]
         value = [VALUE, (BATCH, OTHER_LENGTH, OTHER_DIM)]
-    step = AttentionCell(
-        CELLS[cell](dtype=dtype), attention, dtype=dtype, **CHOICES[choice]
-    )
-    decoder = AttentionDecoder(step, dtype=dtype)
+    cell = CELLS[cell](dtype=dtype, **options)
+    cell = AttentionCell(cell, attention, dtype=dtype, **CHOICES[choice])
+    decoder = AttentionDecoder(cell, dtype=dtype)
     decoder.build(INPUTS, value)
-    return randomized(decoder)
+    return randomized(decoder, scale)
+
+
+def decoder_of(cell, *, gate=False, **options):
+    choice = "Bahdanau, gated" if gate else "Bahdanau"
+    return decoder_of_choice(choice, "additive", cell, **options)

@@ -23,6 +23,7 @@ from decoder.reference import (
     UNITS,
     VALUE,
     VALUE_DIM,
+    VALUE_MASK,
     assert_same_config,
     decoder_of_choice,
     lstm_as_in_the_paper,
@@ -51,15 +52,8 @@ def decode_as_luong(cell, words, source, state):
         a_t = np.exp(score) / np.exp(score).sum()
         c_t = a_t @ source
         fed = np.tanh(np.concatenate([c_t, h_t]) @ w_c)
-        found.append(
-            {
-                "output": fed,
-                "cell_output": h_t,
-                "query": h_t,
-                "context": c_t,
-                "weights": a_t,
-            }
-        )
+        outputs = {"output": fed, "cell_output": h_t, "query": h_t}
+        found.append({**outputs, "context": c_t, "weights": a_t})
     outputs = tree.map_structure(lambda *steps: np.stack(steps), *found)
     return {**outputs, "state": {"cell": state, "feedback": fed}}
 
@@ -72,19 +66,17 @@ def test_follows_luong(rng):
     found = numpy(decoder(inputs, value, {"cell": state}))
 
     for b in range(BATCH):
-        expected = decode_as_luong(
-            decoder.cell, inputs[b], value[b], [x[b] for x in state]
-        )
+        first = [x[b] for x in state]
+        expected = decode_as_luong(decoder.cell, inputs[b], value[b], first)
         assert_close(tree.map_structure(lambda x, b=b: x[b], found), expected)
 
 
 def test_the_query_may_contain_the_input(rng):
     cell = decoder_of_choice("Bahdanau, input in query").cell
-    (inputs, value) = draw(rng, (BATCH, INPUT_DIM), VALUE)
+    inputs, value = draw(rng, (BATCH, INPUT_DIM), VALUE)
     state = random_state(rng, cell.cell, BATCH)
 
-    outputs, _ = cell(inputs, {"cell": state}, cell.attention.memory(value))
-    found = numpy(outputs)
+    found, _ = numpy(cell(inputs, {"cell": state}, cell.attention.memory(value)))
 
     query = np.concatenate([numpy(state[0]), inputs], axis=-1)
     assert_close(found["query"], query)
@@ -97,37 +89,52 @@ def test_the_query_may_contain_the_input(rng):
 
 
 @pytest.mark.parametrize(
-    ("attention", "choice", "cell"),
+    ("attention", "choice", "cell", "leading"),
     [
-        ("additive", "Bahdanau", "gru"),
-        ("coverage", "Bahdanau, fed", "lstm"),
-        ("monotonic", "Luong, fed", "stacked gru"),
-        ("general", "Bahdanau, input in query", "gru over lstm"),
-        ("heads", "Luong, plain", "lstm"),
-        ("location", "Luong, fed with the context", "simple"),
-        ("local-m", "Luong", "stacked lstm"),
-        ("local-p", "Bahdanau, attentional", "gru"),
+        ("additive", "Bahdanau, gated", "gru", (SEQUENCES,)),
+        ("coverage", "Bahdanau, fed", "lstm", ()),
+        ("monotonic", "Luong, fed", "stacked gru", ()),
+        ("general", "Bahdanau, input in query", "gru over lstm", ()),
+        ("heads", "Luong, plain", "lstm", ()),
+        ("location", "Luong, fed with the context", "simple", ()),
+        ("local-m", "Luong", "stacked lstm", ()),
+        ("local-p", "Bahdanau, attentional", "gru", ()),
+        ("additive", "adaptive", "lstm", ()),
+        ("additive", "adaptive, fed", "lstm", (SEQUENCES,)),
     ],
 )
-def test_stepping_equals_the_full_pass(rng, choice, attention, cell):
+def test_stepping_equals_the_full_pass(rng, choice, attention, cell, leading):
     decoder = decoder_of_choice(choice, attention, cell)
-    inputs, value = draw(rng, INPUTS, VALUE)
-    given = {
-        "inputs_mask": np.array([[1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], "bool"),
-        "value_mask": np.array([[1, 1, 0, 1, 0, 1, 1], [1] * 7], "bool"),
-    }
-    memory = decoder.cell.attention.memory(value, value_mask=given["value_mask"])
-    state = decoder.cell.get_initial_state(BATCH, memory)
+    inputs, value = draw(rng, (BATCH, *leading, STEPS, INPUT_DIM), VALUE)
+    value[~VALUE_MASK] = np.nan
+    mask = rng.random(inputs.shape[:-1]) < 0.7
+    given = {"inputs_mask": mask, "value_mask": VALUE_MASK}
+    memory = decoder.cell.attention.memory(value, value_mask=VALUE_MASK)
+    state = {"cell": random_state(rng, decoder.cell.cell, BATCH, *leading)}
+    state = decoder.cell.complete_state(state, memory)
 
-    found = numpy(decoder(inputs, value, **given))
+    found = numpy(decoder(inputs, value, state, **given))
 
     assert_close(found, step_by_step(decoder, inputs, value, state, **given))
-    assert (found["output"][~given["inputs_mask"]] == 0).all()
+    for name in ("output", "context", "weights"):
+        assert (found[name][~mask] == 0).all()
+    assert (np.moveaxis(found["weights"], -1, 1)[~VALUE_MASK] == 0).all()
+    if "sentinel" in found:
+        # Where no position is valid, the sentinel has all of the weight.
+        assert_close(found["weights"].sum(-1) + found["sentinel"], 1.0 * mask)
+    else:
+        assert (found["context"][1] == 0).all()
 
 
 @pytest.mark.parametrize(
     ("choice", "attention"),
-    [("Bahdanau, fed", "coverage"), ("Luong", "general"), ("Luong, fed", "local-m")],
+    [
+        ("Bahdanau, fed", "coverage"),
+        ("Luong", "general"),
+        ("Luong, fed", "local-m"),
+        pytest.param("adaptive", "additive", marks=pytest.mark.exhaustive),
+        pytest.param("adaptive, fed", "additive", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_several_sequences_of_one_memory_equal_each_alone(rng, choice, attention):
     decoder = decoder_of_choice(choice, attention)
@@ -143,28 +150,31 @@ def test_several_sequences_of_one_memory_equal_each_alone(rng, choice, attention
 
 def loss_of(decoder, mask):
     def loss(inputs, value):
-        steps = decoder(inputs, value, inputs_mask=mask)
-        parts = [steps["output"], steps["context"], *tree.flatten(steps["state"])]
+        steps = decoder(inputs, value, inputs_mask=mask, value_mask=VALUE_MASK)
+        read = [steps[name] for name in ("output", "context", "state")]
+        parts = tree.flatten([read, steps.get("sentinel", [])])
         return sum(ops.sum(ops.sin(part)) for part in parts)
 
     return loss
 
 
 @pytest.mark.parametrize(
-    ("choice", "cell", "leading"),
+    ("choice", "attention", "cell", "leading"),
     [
-        ("Bahdanau, fed", "lstm", ()),
-        ("Luong", "lstm", (SEQUENCES,)),
-        ("Luong, fed", "gru", (SEQUENCES,)),
-        ("Bahdanau", "gru", ()),
-        ("Bahdanau, attentional", "lstm", ()),
-        ("Luong, plain", "gru", (SEQUENCES,)),
-    ][: 3 if ON_JAX else 6],
+        ("Bahdanau, fed", "general", "lstm", ()),
+        ("Luong", "general", "lstm", (SEQUENCES,)),
+        ("Luong, fed", "general", "gru", (SEQUENCES,)),
+        ("Bahdanau", "general", "gru", ()),
+        ("Bahdanau, attentional", "general", "lstm", ()),
+        ("Luong, plain", "general", "gru", (SEQUENCES,)),
+        ("adaptive, fed", "additive", "lstm", ()),
+        pytest.param("adaptive", "additive", "lstm", (), marks=pytest.mark.exhaustive),
+    ][: 3 if ON_JAX else 8],
 )
 def test_deferred_gradients_equal_those_of_the_loop(
-    rng, choice, cell, leading, gradients, monkeypatch
+    rng, choice, attention, cell, leading, gradients, monkeypatch
 ):
-    decoder = decoder_of_choice(choice, cell=cell)
+    decoder = decoder_of_choice(choice, attention, cell)
     inputs, value = draw(rng, (BATCH, *leading, STEPS, INPUT_DIM), VALUE)
     mask = rng.random(inputs.shape[:-1]) < 0.7
     arguments = loss_of(decoder, mask), [inputs, value], decoder.trainable_variables
@@ -173,6 +183,7 @@ def test_deferred_gradients_equal_those_of_the_loop(
 
     monkeypatch.setattr(fast, "split_cell", lambda *_: None)
     monkeypatch.setattr(backends, "defers_gradients", lambda x: False)
+    monkeypatch.setattr(ka.AttentionCell, "sequential", True)
     for x, y in zip(found, gradients(*arguments), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-4 * abs(y).max(), rtol=1e-3)
         assert (x != 0).any()
@@ -192,12 +203,13 @@ def test_gradients_against_finite_differences(rng, choice, gradients):
 
     for i, gradient in enumerate(found):
         direction = rng.normal(size=arrays[i].shape)
-        sides = []
-        for sign in (1, -1):
-            moved = list(arrays)
-            moved[i] = arrays[i] + sign * 1e-6 * direction
-            sides.append(float(loss(*moved)))
-        slope = (sides[0] - sides[1]) / 2e-6
+
+        def moved(step, i=i, direction=direction):
+            return float(
+                loss(*arrays[:i], arrays[i] + step * direction, *arrays[i + 1 :])
+            )
+
+        slope = (moved(1e-6) - moved(-1e-6)) / 2e-6
         assert (gradient * direction).sum() == pytest.approx(slope, rel=1e-6)
 
 
@@ -248,12 +260,10 @@ def test_attention_of_all_steps_at_once_equals_step_by_step(rng, leading, monkey
 def test_attention_of_all_steps_at_once_draws_for_every_step(rng):
     # With equal scores, hard choices that are drawn for every step and every sequence
     # differ.
-    attention = ka.LuongAttention(
-        "dot", weighting=ka.HardWeighting(soft_probability=0.0)
-    )
-    cell = ka.AttentionCell(
-        keras.layers.LSTMCell(VALUE_DIM), attention, order="current"
-    )
+    weighting = ka.HardWeighting(soft_probability=0.0)
+    attention = ka.LuongAttention("dot", weighting=weighting)
+    cell = keras.layers.LSTMCell(VALUE_DIM)
+    cell = ka.AttentionCell(cell, attention, order="current")
     inputs = draw(rng, (BATCH, SEQUENCES, STEPS, INPUT_DIM))
     value = np.zeros(VALUE, "float32")
 
@@ -268,8 +278,7 @@ def test_attention_of_all_steps_at_once_draws_for_every_step(rng):
 @pytest.mark.parametrize("choice", quick_first(["Luong, fed", "Luong", "Bahdanau"], 2))
 def test_several_attentions_have_their_own_values(rng, choice):
     decoder = decoder_of_choice(choice, ["coverage", "general"])
-    inputs, value = draw(rng, INPUTS, VALUE)
-    other = draw(rng, (BATCH, OTHER_LENGTH, OTHER_DIM))
+    inputs, value, other = draw(rng, INPUTS, VALUE, (BATCH, OTHER_LENGTH, OTHER_DIM))
     masks = [None, np.array([[1, 0, 1], [1, 1, 0]], "bool")]
 
     found = numpy(decoder(inputs, [value, other], value_mask=masks))
@@ -283,53 +292,47 @@ def test_several_attentions_have_their_own_values(rng, choice):
     np.testing.assert_allclose(found["context"], context, atol=1e-5)
     total = found["state"]["attention"][0]["coverage"]["total"]
     assert_close(total[:, 0] if total.ndim == 3 else total, one.sum(1))
-
-    cell = decoder.cell
-    memory = [
-        attention.memory(x, value_mask=mask)
-        for attention, x, mask in zip(
-            cell.attention, [value, other], masks, strict=True
-        )
-    ]
-    state, outputs = cell.get_initial_state(BATCH, memory), None
-    for t in range(STEPS):
-        outputs, state = cell(inputs[:, t], state, memory)
-    last = {name: found[name][:, -1] for name in ("output", "context")}
-    assert_close({name: numpy(outputs[name]) for name in last}, last)
+    memory = decoder.cell.memory([value, other], value_mask=masks)
+    state = decoder.cell.get_initial_state(BATCH, memory)
+    steps = step_by_step(decoder, inputs, [value, other], state, value_mask=masks)
+    assert_close(found, steps)
 
 
 def test_several_attentions_may_share_a_value(rng):
-    step = ka.AttentionCell(
-        CELLS["gru"](), [ka.AdditiveAttention(UNITS), ka.LuongAttention("general")]
-    )
-    decoder = ka.AttentionDecoder(step)
+    attentions = [ka.AdditiveAttention(UNITS), ka.LuongAttention("general")]
+    decoder = ka.AttentionDecoder(ka.AttentionCell(CELLS["gru"](), attentions))
     inputs, value = draw(rng, INPUTS, VALUE)
-    mask = np.array([[1, 1, 0, 1, 0, 1, 1], [1] * 7], "bool")
 
-    found = decoder(inputs, value, value_mask=mask)
+    found = decoder(inputs, value, value_mask=VALUE_MASK)
 
-    expected = decoder(inputs, [value, value], value_mask=[mask, mask])
-    assert_close(numpy(found), numpy(expected))
+    expected = decoder(inputs, [value] * 2, value_mask=[VALUE_MASK] * 2)
+    assert_close(found, expected)
     assert found["context"].shape[-1] == 2 * VALUE_DIM
 
 
-@pytest.mark.parametrize(("leading", "several"), [((SEQUENCES,), True), ((), False)])
-def test_functional_model_comes_back_from_its_file(rng, tmp_path, several, leading):
-    decoder = decoder_of_choice(
-        "Luong, fed", ["coverage", "general"] if several else "coverage"
-    )
+@pytest.mark.parametrize(
+    ("choice", "attention", "cell", "leading"),
+    [
+        ("Luong, fed", ["coverage", "general"], "lstm", (SEQUENCES,)),
+        ("Luong, fed", "coverage", "lstm", ()),
+        pytest.param(
+            *("adaptive", "additive", "normalized lstm", ()),
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
+)
+def test_functional_model_comes_back_from_its_file(
+    rng, tmp_path, choice, attention, cell, leading
+):
+    decoder = decoder_of_choice(choice, attention, cell)
     inputs = keras.Input((*leading, None, INPUT_DIM))
     values = [keras.Input((None, VALUE_DIM)), keras.Input((None, OTHER_DIM))]
     embedded = keras.layers.Masking()(inputs)
-    steps = decoder(embedded, values if several else values[0])
+    steps = decoder(embedded, values[0] if isinstance(attention, str) else values)
     known = [x.shape for x in tree.flatten(steps)]
     model = keras.Model([inputs, *values], steps)
-    arrays = draw(
-        rng,
-        (BATCH, *leading, STEPS, INPUT_DIM),
-        VALUE,
-        (BATCH, OTHER_LENGTH, OTHER_DIM),
-    )
+    shape = (BATCH, *leading, STEPS, INPUT_DIM)
+    arrays = draw(rng, shape, VALUE, (BATCH, OTHER_LENGTH, OTHER_DIM))
     arrays[0][..., -1, :] = 0
 
     restored = reloaded(model, tmp_path)
@@ -403,29 +406,17 @@ def count_up(shape, dtype=None):
 
 def test_fit_runs_compiled(rng):
     inputs, value = keras.Input((None, INPUT_DIM)), keras.Input((None, VALUE_DIM))
-    decoder = ka.AttentionDecoder(
-        ka.AttentionCell(
-            keras.layers.LSTMCell(STATE_UNITS, dropout=0.5),
-            ka.LuongAttention("general"),
-            **CHOICES["Luong, fed"],
-        )
-    )
+    decoder = decoder_of_choice("Luong, fed", dropout=0.5)
     model = keras.Model([inputs, value], decoder(inputs, value)["output"])
-    arrays = draw(rng, INPUTS, VALUE)
-    width = model.output_shape[-1]
+    target = draw(rng, (BATCH, STEPS, ATTENTIONAL))
 
-    target = draw(rng, (BATCH, STEPS, width))
-    fit(model, arrays, target, batch_size=BATCH, epochs=2)
+    fit(model, draw(rng, INPUTS, VALUE), target, batch_size=BATCH, epochs=2)
 
 
 def test_a_depth_that_follows_the_inputs_is_known_once_the_cell_is_built(rng):
     def fed():
-        return ka.AttentionCell(
-            CELLS["gru"](),
-            ka.SelfAttention(2, 3),
-            input_in_query=True,
-            input_feeding=True,
-        )
+        options = {"input_in_query": True, "input_feeding": True}
+        return ka.AttentionCell(CELLS["gru"](), ka.SelfAttention(2, 3), **options)
 
     inputs, value = draw(rng, INPUTS, VALUE)
     cell = fed()

@@ -10,7 +10,6 @@ from decoder.reference import (
     CELLS,
     INPUTS,
     STATE_UNITS,
-    STEPS,
     UNITS,
     VALUE,
     decoder_of_choice,
@@ -36,9 +35,21 @@ def calm(decoder, scale=0.1):
     return decoder
 
 
+def decoder_of(cell, attention, outer, **options):
+    """A calm decoder whose cell, attention and other parts may differ in dtype."""
+    cell = AttentionCell(cell, attention, dtype=outer, **options)
+    decoder = AttentionDecoder(cell, dtype=outer)
+    decoder.build(INPUTS, VALUE)
+    return calm(decoder)
+
+
 def bounded(rng, *shapes):
     """Arrays of numbers between -1 and 1, so that states and contexts are, too."""
     return [rng.uniform(-1, 1, size=shape).astype("float32") for shape in shapes]
+
+
+def float32(x):
+    return numpy(ops.cast(x, "float32"))
 
 
 @pytest.mark.parametrize(
@@ -60,28 +71,22 @@ def test_mixed_precision_of_every_order(rng, choice, half):
     for x in tree.flatten(found):
         assert keras.backend.standardize_dtype(x.dtype) == half[6:]
     for name in ("output", "context"):
-        x = numpy(ops.cast(found[name], "float32"))
-        np.testing.assert_allclose(
-            x, exact[name], atol=rounding_bound(half, ROUNDINGS), rtol=0
-        )
+        assert_close(float32(found[name]), exact[name], rounding_bound(half, ROUNDINGS))
 
 
 @pytest.mark.parametrize(
     "options", quick_first([{"coverage": True}, {"weighting": "monotonic"}])
 )
 def test_attention_states_keep_their_precision(rng, options):
-    cell = keras.layers.GRUCell(STATE_UNITS, dtype="mixed_bfloat16")
-    attention = AdditiveAttention(UNITS, dtype="mixed_bfloat16", **options)
-    decoder = AttentionDecoder(
-        AttentionCell(cell, attention, dtype="mixed_bfloat16"), dtype="mixed_bfloat16"
-    )
+    half = "mixed_bfloat16"
+    attention = AdditiveAttention(UNITS, dtype=half, **options)
+    decoder = decoder_of(CELLS["gru"](dtype=half), attention, half)
     inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
     first = decoder(inputs, value)
     second = decoder(inputs, value, first["state"])
     model = keras.Model([inputs, value], [first["state"], second["state"]])
 
     arrays = bounded(rng, INPUTS, VALUE)
-    calm(decoder)
     before, after = numpy(model(list(arrays)))
 
     remembered = tree.flatten(before["attention"]), tree.flatten(after["attention"])
@@ -89,12 +94,11 @@ def test_attention_states_keep_their_precision(rng, options):
         assert one.dtype == other.dtype == "float32"
     memory = decoder.cell.attention.memory(arrays[1])
     state = decoder.cell.get_initial_state(BATCH, memory)
-    for t in [*range(STEPS), *range(STEPS)]:
-        _, state = decoder.cell(arrays[0][:, t], state, memory)
-    for one, other in zip(tree.flatten(state["attention"]), remembered[1], strict=True):
-        # The sum of the weights of all steps has their errors, and is as large as they.
-        bound = rounding_bound("bfloat16", 2 * ROUNDINGS)
-        np.testing.assert_allclose(ops.convert_to_numpy(one), other, atol=bound, rtol=0)
+    for _ in range(2):
+        state = step_by_step(decoder, *arrays, state)["state"]
+    # The sum of the weights of all steps has their errors, and is as large as they.
+    bound = rounding_bound("bfloat16", 2 * ROUNDINGS)
+    assert_close(after["attention"], state["attention"], bound)
 
 
 @pytest.mark.parametrize(
@@ -103,26 +107,21 @@ def test_attention_states_keep_their_precision(rng, options):
 )
 def test_a_given_state_has_the_precision_of_the_cell(rng, policies):
     inner, outer = policies
-    cell = keras.layers.GRUCell(STATE_UNITS, dtype=inner)
     attention = AdditiveAttention(UNITS, dtype=outer)
-    decoder = AttentionDecoder(AttentionCell(cell, attention, dtype=outer), dtype=outer)
+    decoder = decoder_of(CELLS["gru"](dtype=inner), attention, outer)
     inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
     given = keras.Input((STATE_UNITS,))
     state = decoder(inputs, value, {"cell": (given,)})["state"]
     model = keras.Model([inputs, value, given], state["cell"])
 
-    calm(decoder)
     arrays = bounded(rng, INPUTS, VALUE, (BATCH, STATE_UNITS))
     (found,) = tree.flatten(model.predict(arrays, verbose=0))
 
     assert str(found.dtype) == ("float32" if inner == "float32" else "bfloat16")
-    step, memory = {"cell": [arrays[2]]}, decoder.cell.attention.memory(arrays[1])
-    for t in range(STEPS):
-        _, step = decoder.cell(arrays[0][:, t], step, memory)
-    expected = ops.convert_to_numpy(ops.cast(step["cell"][0], "float32"))
+    steps = step_by_step(decoder, *arrays[:2], {"cell": [arrays[2]]})
     # Both round, each in its own order.
     bound = rounding_bound("bfloat16", 2 * ROUNDINGS)
-    np.testing.assert_allclose(found.astype("float32"), expected, atol=bound, rtol=0)
+    assert_close(float32(found), float32(steps["state"]["cell"][0]), bound)
 
 
 @pytest.mark.skipif(
@@ -131,14 +130,10 @@ def test_a_given_state_has_the_precision_of_the_cell(rng, policies):
 @pytest.mark.parametrize("feeding", [False, True])
 def test_attentional_vector_has_the_precision_of_the_cell(rng, feeding):
     options = {"attentional_vector": UNITS, "input_feeding": feeding}
-    cell = AttentionCell(
-        keras.layers.GRUCell(UNITS, dtype="float64"),
-        AdditiveAttention(UNITS, dtype="float64"),
-        dtype="float64",
-        **options,
-    )
+    attention = AdditiveAttention(UNITS, dtype="float64")
+    decoder = decoder_of(CELLS["gru"](dtype="float64"), attention, "float64", **options)
 
-    found = AttentionDecoder(cell, dtype="float64")(*draw(rng, INPUTS, VALUE))
+    found = decoder(*draw(rng, INPUTS, VALUE))
 
     assert keras.backend.standardize_dtype(found["output"].dtype) == "float64"
 
@@ -147,29 +142,18 @@ def test_attentional_vector_has_the_precision_of_the_cell(rng, feeding):
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_a_cell_computes_in_its_own_precision(order, cell, rng):
     inputs, value = bounded(rng, INPUTS, VALUE)
-    decoder = AttentionDecoder(
-        AttentionCell(
-            CELLS[cell](dtype="float32"),
-            AdditiveAttention(UNITS, dtype="mixed_bfloat16"),
-            order=order,
-            dtype="mixed_bfloat16",
-        ),
-        dtype="mixed_bfloat16",
+    attention = AdditiveAttention(UNITS, dtype="mixed_bfloat16")
+    decoder = decoder_of(
+        CELLS[cell](dtype="float32"), attention, "mixed_bfloat16", order=order
     )
-    decoder.build(INPUTS, VALUE)
-    found = calm(decoder)(inputs, value)
+
+    found = decoder(inputs, value)
 
     state = decoder.cell.get_initial_state(BATCH)
-    memory = decoder.cell.attention.memory(value)
-    for t in range(STEPS):
-        step, state = decoder.cell(inputs[:, t], state, memory)
-        one, other = found["cell_output"][:, t], step["cell_output"]
-        one, other = (
-            ops.convert_to_numpy(ops.cast(x, "float32")) for x in (one, other)
-        )
-        # Only the attention rounds: four times in the pass, and as often in the step.
-        bound = rounding_bound("bfloat16", 8)
-        np.testing.assert_allclose(one, other, atol=bound, rtol=0)
+    steps = step_by_step(decoder, inputs, value, state)
+    one, other = (float32(x["cell_output"]) for x in (found, steps))
+    # Only the attention rounds: four times in the pass, and as often in the step.
+    assert_close(one, other, rounding_bound("bfloat16", 8))
 
 
 @pytest.mark.parametrize(
@@ -184,36 +168,29 @@ def test_a_cell_computes_in_its_own_precision(order, cell, rng):
 def test_attention_computes_in_its_own_precision(order, outer, options, rng, gradients):
     inputs, value = bounded(rng, INPUTS, VALUE)
     inner = "float32" if outer == "mixed_bfloat16" else "mixed_bfloat16"
+    options = {"order": order, **options}
     mixed, precise = (
-        AttentionDecoder(
-            AttentionCell(
-                CELLS["gru"](dtype=outer),
-                AdditiveAttention(UNITS, dtype=inner),
-                order=order,
-                dtype=outer,
-                **options,
-            ),
-            dtype=outer,
+        decoder_of(
+            CELLS["gru"](dtype=outer),
+            AdditiveAttention(UNITS, dtype=inner),
+            outer,
+            **options,
         )
         for inner, outer in ((inner, outer), ("float32", "float32"))
     )
-    mixed.build(INPUTS, VALUE)
-    precise.build(INPUTS, VALUE)
-    precise.set_weights(mixed.get_weights())
 
     def slopes(decoder):
         def total():
             steps = decoder(inputs, value)
-            return ops.sum(
-                ops.cast(steps["output"] + steps["context"][..., :1], "float32")
-            )
+            both = steps["output"] + steps["context"][..., :1]
+            return ops.sum(ops.cast(both, "float32"))
 
         return gradients(total, (), decoder.trainable_variables)
 
     for found, expected in zip(slopes(mixed), slopes(precise), strict=True):
         # The backward pass rounds as often as the forward pass.
         bound = rounding_bound("bfloat16", 2 * ROUNDINGS, np.abs(expected).max())
-        np.testing.assert_allclose(found, expected, atol=bound, rtol=0)
+        assert_close(found, expected, bound)
     memory = mixed.cell.attention.memory(value)
     step, _ = mixed.cell(inputs[:, 0], mixed.cell.get_initial_state(BATCH), memory)
     assert step["context"].dtype == step["output"].dtype

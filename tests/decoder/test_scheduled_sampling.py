@@ -1,9 +1,7 @@
-import re
-
 import keras
 import numpy as np
 import pytest
-from arrays import assert_close, draw, numpy
+from arrays import assert_close, draw, numpy, softmax
 from combinations import covering
 from keras import ops, tree
 
@@ -24,13 +22,13 @@ def random_layers():
     return embed, classify
 
 
-def sampling_of(embed, classify, rate=1.0, **options):
+def sampling_of(embed, classify, rate):
     return ka.ScheduledSampling(
-        embed, lambda inputs, outputs: classify(outputs["output"]), rate, **options
+        embed, lambda inputs, outputs: classify(outputs["output"]), rate
     )
 
 
-def of_words(word_of_row, rate=1.0, **options):
+def of_words(word_of_row, rate):
     """Sampling of given words, which `embed` turns into their ids."""
 
     def predict(inputs, outputs):
@@ -39,7 +37,7 @@ def of_words(word_of_row, rate=1.0, **options):
     def embed(token_ids):
         return ops.cast(ops.repeat(token_ids[:, None], DEPTH, axis=1), "float32")
 
-    return ka.ScheduledSampling(embed, predict, rate, **options)
+    return ka.ScheduledSampling(embed, predict, rate)
 
 
 def of_logits(logits):
@@ -51,16 +49,18 @@ def of_logits(logits):
     return ka.ScheduledSampling(lambda ids: ops.cast(ids[:, None], "float32"), predict)
 
 
+def choose(sampling, use_sample, uniform, inputs, previous, output):
+    """Let a sampling choose the input of a step, from arrays."""
+    noise = {"use_sample": use_sample, "uniform": uniform}
+    arrays = noise, inputs, previous, {"output": output}
+    return sampling.choose(*tree.map_structure(ops.convert_to_tensor, arrays))
+
+
 def chosen(sampling, uniform):
+    every, uniform = np.ones(len(uniform), "bool"), np.float32(uniform)
     inputs = np.full((len(uniform), 1), -1, "float32")
-    noise = {
-        "use_sample": np.ones(len(uniform), "bool"),
-        "uniform": np.float32(uniform),
-    }
-    noise = tree.map_structure(ops.convert_to_tensor, noise)
-    outputs = {"output": ops.zeros((len(uniform), UNITS))}
-    tensors = [ops.convert_to_tensor(inputs)] * 2
-    return numpy(sampling.choose(noise, *tensors, outputs))[:, 0]
+    output = np.zeros((len(uniform), UNITS), "float32")
+    return numpy(choose(sampling, every, uniform, inputs, inputs, output))[:, 0]
 
 
 def test_word_worked_by_hand():
@@ -88,11 +88,8 @@ def test_words_are_sampled_from_the_distribution_of_the_model():
 
     counts = np.bincount(np.int32(chosen(sampling, noise["uniform"][1])), minlength=5)
 
-    expected = np.exp(logits) / np.exp(logits).sum()
     # Five standard deviations.
-    np.testing.assert_allclose(
-        counts / rows, expected, atol=5 * np.sqrt(0.25 / rows), rtol=0
-    )
+    assert_close(counts / rows, softmax(logits), 5 * np.sqrt(0.25 / rows))
     assert counts[-1] == 0
 
 
@@ -166,40 +163,31 @@ def test_rows_of_several_sequences_keep_their_order(rng):
     sampling = ka.ScheduledSampling(
         embed, lambda inputs, outputs: classify(outputs["output"]) + inputs[:, :1]
     )
-    noise = {
-        "use_sample": np.ones((BATCH, SEQUENCES), "bool"),
-        "uniform": rng.random((BATCH, SEQUENCES), "float32"),
-    }
-    arrays = noise, inputs, inputs, {"output": output}
-    arrays = tree.map_structure(ops.convert_to_tensor, arrays)
+    every = np.ones((BATCH, SEQUENCES), "bool")
+    arrays = every, rng.random(every.shape, "float32"), inputs, inputs, output
 
-    found = numpy(sampling.choose(*arrays))
+    found = numpy(choose(sampling, *arrays))
 
     for k in range(SEQUENCES):
-        alone = sampling.choose(*tree.map_structure(lambda x, k=k: x[:, k], arrays))
+        alone = choose(sampling, *[x[:, k] for x in arrays])
         np.testing.assert_allclose(found[:, k], numpy(alone))
 
 
 def test_no_gradient_passes_through_the_choice(rng, gradients):
     embed, classify = random_layers()
-    sampling = sampling_of(embed, classify)
+    sampling = sampling_of(embed, classify, 1.0)
     use_sample = np.array([True, False])
     inputs, previous, output = draw(rng, (BATCH, DEPTH), (BATCH, DEPTH), (BATCH, UNITS))
     uniform = rng.random(BATCH, "float32")
 
-    def read(inputs, previous, output):
-        noise = tree.map_structure(
-            ops.convert_to_tensor, {"use_sample": use_sample, "uniform": uniform}
-        )
-        return ops.sum(sampling.choose(noise, inputs, previous, {"output": output}))
+    def read(*tensors):
+        return ops.sum(choose(sampling, use_sample, uniform, *tensors))
 
     variables = [embed.embeddings, classify.kernel, classify.bias]
     found = gradients(read, [inputs, previous, output], variables)
 
     of_inputs, of_previous, of_output, of_embeddings, *of_classify = found
-    np.testing.assert_array_equal(
-        of_inputs, np.where(use_sample[:, None], 0, 1) + 0 * inputs
-    )
+    np.testing.assert_array_equal(of_inputs, ~use_sample[:, None] + 0 * inputs)
     # The embedding of the sampled word has a gradient, like that of any input.
     assert sorted(of_embeddings[:, 0]) == [0] * (WORDS - 1) + [1]
     for gradient in (of_previous, of_output, *of_classify):
@@ -213,9 +201,8 @@ def test_repeats_under_a_seed():
 
     first, again, other = draws(3), draws(3), draws(4)
 
+    assert_close(first, again, atol=0)
     for name in ("use_sample", "uniform"):
-        np.testing.assert_array_equal(first[0][name], again[0][name])
-        np.testing.assert_array_equal(first[1][name], again[1][name])
         assert (first[0][name] != first[1][name]).any()
         assert (first[0][name] != other[0][name]).any()
 
@@ -232,10 +219,9 @@ def test_a_generator_is_its_own_seed():
 def test_rate_follows_its_schedule_pass_by_pass():
     sampling = ka.ScheduledSampling(len, len, LINEAR)
 
-    shares = [
-        numpy(sampling.draw(2, (4001,)))["use_sample"][1].mean() for _ in range(6)
-    ]
+    draws = [numpy(sampling.draw(2, (4001,)))["use_sample"][1] for _ in range(6)]
 
+    shares = np.mean(draws, axis=1).tolist()
     np.testing.assert_allclose(shares, [0, 0.25, 0.5, 0.75, 1, 1], atol=0.04)
     assert shares[0] == 0
     assert shares[-2:] == [1, 1]
@@ -296,7 +282,7 @@ def test_layers_must_be_built(name):
 
 
 def test_logits_of_the_wrong_rank_are_named():
-    message = re.escape("of the shape (rows, words). Received: (4, 2, 3)")
+    message = r"of the shape \(rows, words\). Received: \(4, 2, 3\)"
 
     with pytest.raises(ValueError, match=message):
         chosen(ka.ScheduledSampling(len, lambda *_: ops.zeros((4, 2, 3))), [0.5] * 4)
@@ -305,12 +291,9 @@ def test_logits_of_the_wrong_rank_are_named():
 CHOICES = {
     "Bahdanau": {"gate": True},
     "Luong": {"order": "current"},
-    "Luong, fed": {
-        "order": "current",
-        "input_feeding": True,
-        "attentional_vector": UNITS,
-    },
+    "Luong, fed": {"order": "current", "input_feeding": True},
 }
+CHOICES["Luong, fed"]["attentional_vector"] = UNITS
 
 
 @pytest.mark.parametrize(
@@ -320,9 +303,8 @@ def test_a_decoder_returns_the_sampled_inputs(rng, choice, leading):
     # With the largest logit far ahead, every draw is that word.
     embed, classify = random_layers()
     classify.kernel.assign(1e7 * classify.kernel)
-    cell = ka.AttentionCell(
-        keras.layers.LSTMCell(UNITS), ka.LuongAttention("general"), **CHOICES[choice]
-    )
+    attention = ka.LuongAttention("general")
+    cell = ka.AttentionCell(keras.layers.LSTMCell(UNITS), attention, **CHOICES[choice])
     inputs, value = draw(rng, (BATCH, *leading, STEPS, DEPTH), (BATCH, 17, 19))
     mask = np.ones((BATCH, *leading, STEPS), "bool")
     mask[0, ..., 2] = False
@@ -336,20 +318,17 @@ def test_a_decoder_returns_the_sampled_inputs(rng, choice, leading):
     state = cell.complete_state({"cell": [zeros, zeros]}, memory)
     x = inputs[..., 0, :]
     for t in range(STEPS):
-        outputs, new_state = cell(x, state, memory)
+        keep = mask[..., t, None]
+        outputs, new_state = numpy(cell(x, state, memory))
         state = tree.map_structure(
-            lambda new, old, t=t: np.where(mask[..., t, None], new, old),
-            numpy(new_state),
-            numpy(state),
+            lambda new, old, keep=keep: np.where(keep, new, old), new_state, state
         )
-        output = numpy(outputs["output"])
-        expected = np.where(mask[..., t, None], output, 0)
-        np.testing.assert_allclose(found["output"][..., t, :], expected, atol=1e-5)
-        read = np.where(mask[..., t, None], numpy(x), 0)
-        np.testing.assert_allclose(found["word_inputs"][..., t, :], read, atol=1e-6)
+        output = outputs["output"]
+        assert_close(found["output"][..., t, :], output * keep)
+        assert_close(found["word_inputs"][..., t, :], x * keep, 1e-6)
         x = numpy(embed(ops.argmax(classify(output), axis=-1)))
         # A masked step has no output to sample from.
-        x = np.where(mask[..., t, None], x, inputs[..., min(t + 1, STEPS - 1), :])
+        x = np.where(keep, x, inputs[..., min(t + 1, STEPS - 1), :])
     assert_close(found["output"][..., 0, :], taught["output"][..., 0, :])
     assert abs(found["output"] - taught["output"])[..., 1, :].max() > 1e-3
     masked = np.where(mask[..., None], inputs, 0)
