@@ -22,6 +22,8 @@ HISTORIES = 1009
 EXACT_BEAM = 53
 PENALTY = 0.7
 BANNED = (0, 3, VOCABULARY - 1)
+# Two positions of seven are padding in the first row, one in the second.
+MASK = ((True,) * 5 + (False,) * 2, (False,) + (True,) * 6)
 
 BACKEND = keras.backend.backend()
 
@@ -40,6 +42,12 @@ def random_table(seed, vocabulary=VOCABULARY, sharpness=2.0):
     logits = sharpness * rng.normal(size=(HISTORIES, vocabulary))
     normalizer = np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
     return (logits - normalizer).astype("float32")
+
+
+def language(seed, vocabulary=VOCABULARY, *, sharpness=2.0, batch=BATCH):
+    """Return a table and a state."""
+    table = random_table(seed, vocabulary, sharpness)
+    return table, random_state(seed, batch, vocabulary)
 
 
 def random_state(seed, batch=BATCH, vocabulary=VOCABULARY):
@@ -96,11 +104,15 @@ def next_log_probs(table, state, row, tokens):
     return np.float64(table[code]) + state["offset"][row]
 
 
-def log_prob(table, state, row, tokens):
-    return sum(
+def token_log_probs(table, state, row, tokens):
+    return [
         next_log_probs(table, state, row, tokens[:t])[token]
         for t, token in enumerate(tokens)
-    )
+    ]
+
+
+def log_prob(table, state, row, tokens):
+    return sum(token_log_probs(table, state, row, tokens))
 
 
 def score(
@@ -169,21 +181,20 @@ def make_run(search, how, **options):
     return how(find)
 
 
-def run_greedy(table, state, *, max_length=LENGTH, how=quickly, **options):
-    run = make_run(ka.greedy_search, how, max_length=max_length, **options)
-    return to_numpy(run(*to_tensors((table, state))))
+def runner(name, search, **defaults):
+    """Return a function that runs the search eagerly, or as `how` says."""
+
+    def run(table, state, *, how=quickly, **options):
+        options = {"max_length": LENGTH, **defaults, **options}
+        return to_numpy(make_run(search, how, **options)(*to_tensors((table, state))))
+
+    run.__name__ = name
+    return run
 
 
-def run_beam(table, state, *, max_length=LENGTH, how=quickly, **options):
-    options = {"beam_size": BEAM, "length_penalty": PENALTY, **options}
-    run = make_run(ka.beam_search, how, max_length=max_length, **options)
-    return to_numpy(run(*to_tensors((table, state))))
-
-
-def run_sample(table, state, *, max_length=LENGTH, how=quickly, **options):
-    options = {"samples": BEAM, "seed": 1, **options}
-    run = make_run(ka.sample_search, how, max_length=max_length, **options)
-    return to_numpy(run(*to_tensors((table, state))))
+run_greedy = runner("greedy", ka.greedy_search)
+run_beam = runner("beam", ka.beam_search, beam_size=BEAM, length_penalty=PENALTY)
+run_sample = runner("sample", ka.sample_search, samples=BEAM, seed=1)
 
 
 def hypotheses(result, row):
@@ -245,17 +256,14 @@ def assert_sound_hypothesis(result, table, state, row, tokens, **penalties):
     else:
         weights = expected_weights(tokens, state["seen"][row], max_length)
     np.testing.assert_array_equal(result["weights"], weights)
-    gains = [
-        next_log_probs(table, state, row, tokens[:t])[token]
-        for t, token in enumerate(tokens)
-    ]
+    gains = token_log_probs(table, state, row, tokens)
     padded = [*gains, *[0.0] * (max_length - length)]
     np.testing.assert_allclose(result["token_log_probs"], padded, rtol=1e-5)
     if not tokens:
         return
     assert END not in tokens[:-1]
     assert tokens[-1] == END or length == max_length
-    total = log_prob(table, state, row, tokens)
+    total = sum(gains)
     np.testing.assert_allclose(result["log_probs"], total, rtol=1e-5)
     expected = score(table, state, row, tokens, total, **penalties)
     np.testing.assert_allclose(result["scores"], expected, rtol=1e-5)
@@ -277,24 +285,24 @@ def assert_agree(first, second):
         np.testing.assert_allclose(first[key], second[key], rtol=1e-6, err_msg=key)
 
 
-def all_hypotheses(table, state, row, max_length=LENGTH, **penalties):
+def finished_hypotheses(vocabulary, max_length=LENGTH):
+    """Return every sequence that ends."""
+    others = [token for token in range(vocabulary) if token != END]
+    lengths = [itertools.product(others, repeat=n) for n in range(max_length)]
+    return [(*tokens, END) for tokens in itertools.chain(*lengths)]
+
+
+def all_hypotheses(table, state, row, **penalties):
     """Return every sequence: the finished, best first, then the unfinished."""
-    others = [token for token in range(table.shape[-1]) if token != END]
-    finished = [
-        (*tokens, END)
-        for length in range(max_length)
-        for tokens in itertools.product(others, repeat=length)
-    ]
-    unfinished = list(itertools.product(others, repeat=max_length))
+    finished = finished_hypotheses(table.shape[-1])
+    others = [tokens[-2] for tokens in finished if len(tokens) == 2]
+    unfinished = list(itertools.product(others, repeat=LENGTH))
 
     def rank(tokens):
         total = log_prob(table, state, row, tokens)
         return score(table, state, row, tokens, total, **penalties)
 
-    return [
-        *sorted(finished, key=rank, reverse=True),
-        *sorted(unfinished, key=rank, reverse=True),
-    ]
+    return [x for part in (finished, unfinished) for x in sorted(part, key=rank)[::-1]]
 
 
 def is_allowed(
@@ -319,7 +327,17 @@ PENALTIES = {
 }
 
 
-def plain_beam_search(table, state, row, *, beam_size, early_stopping=False, **options):
+def plain_beam_search(
+    table,
+    state,
+    row,
+    *,
+    beam_size,
+    beam_groups=1,
+    diversity_penalty=0.0,
+    early_stopping=False,
+    **options,
+):
     """Beam search for one row as its docstring defines it, up to `max_length`.
 
     Hypotheses are pairs of tokens and log-probability. The second result is the
@@ -327,59 +345,60 @@ def plain_beam_search(table, state, row, *, beam_size, early_stopping=False, **o
     """
     penalties = {name: x for name, x in options.items() if name in PENALTIES}
     constraints = {name: x for name, x in options.items() if name not in PENALTIES}
-    closest = math.inf
+    closest, size = math.inf, beam_size // beam_groups
 
-    def best(hypotheses, count):
+    def score_of(tokens, total):
+        return score(table, state, row, tokens, total, **penalties)
+
+    def best(hypotheses, count, chosen=()):
+        """The best, less a penalty for tokens that earlier groups have chosen."""
         nonlocal closest
         scored = [
-            (score(table, state, row, *hypothesis, **penalties), hypothesis)
-            for hypothesis in hypotheses
-            if hypothesis[1] > -math.inf
+            (score_of(x, total - diversity_penalty * chosen.count(x[-1])), (x, total))
+            for x, total in hypotheses
+            if total > -math.inf
         ]
         scored.sort(reverse=True)
         pairs = itertools.pairwise(scored[: count + 1])
         closest = min([closest, *(a[0] - b[0] for a, b in pairs)])
-        return [hypothesis for _, hypothesis in scored[:count]]
+        return [x for _, x in scored[:count]]
 
-    alive, finished = [((), 0.0)], []
+    groups = [{"alive": [((), 0.0)], "finished": []} for _ in range(beam_groups)]
     for _ in range(LENGTH):
-        if early_stopping and len(finished) == beam_size:
-            break
-        candidates = [
-            ((*tokens, token), total + gain)
-            for tokens, total in alive
-            for token, gain in enumerate(next_log_probs(table, state, row, tokens))
-            if is_allowed(tokens, token, row, **constraints)
-        ]
-        going = [candidate for candidate in candidates if candidate[0][-1] != END]
-        candidates = best(candidates, beam_size)
-        ended = [candidate for candidate in candidates if candidate[0][-1] == END]
-        finished = best(finished + ended, beam_size)
-        alive = best(going, beam_size)
-    found = (finished + best(alive, beam_size))[:beam_size]
+        chosen = []
+        for group in groups:
+            candidates = [
+                ((*tokens, token), total + gain)
+                for tokens, total in group["alive"]
+                for token, gain in enumerate(next_log_probs(table, state, row, tokens))
+                if is_allowed(tokens, token, row, **constraints)
+            ]
+            going = [x for x in candidates if x[0][-1] != END]
+            candidates = best(candidates, size, chosen)
+            if not early_stopping or len(group["finished"]) < size:
+                ended = [x for x in candidates if x[0][-1] == END]
+                group["finished"] = best(group["finished"] + ended, size)
+            group["alive"] = best(going, size, chosen)
+            chosen += [tokens[-1] for tokens, _ in group["alive"]]
+    found = []
+    for group in groups:
+        found += (group["finished"] + best(group["alive"], size))[:size]
+    found.sort(key=lambda x: (x[0][-1] != END, -score_of(*x)))
     return [tokens for tokens, _ in found], closest
 
 
 def plain_greedy_search(table, state, row, **constraints):
-    tokens, closest = [], math.inf
-    while len(tokens) < LENGTH and END not in tokens:
-        log_probs = next_log_probs(table, state, row, tokens)
-        for token in range(table.shape[-1]):
-            if not is_allowed(tokens, token, row, **constraints):
-                log_probs[token] = -np.inf
-        tokens.append(int(np.argmax(log_probs)))
-        second, first = np.sort(log_probs)[-2:]
-        closest = min(closest, first - second)
-    return tuple(tokens), closest
+    options = {"beam_size": 1, "early_stopping": True, "length_penalty": 0.0}
+    return plain_beam_search(table, state, row, **options, **constraints)
 
 
 def random_language(seed, sharpness, hurry):
     """Return a table and a state whose rows favour an early or a late end."""
-    state = random_state(seed)
+    table, state = language(seed, sharpness=sharpness)
     for row in range(BATCH):
         state["offset"][row] = min(-hurry[row], 0.0)
         state["offset"][row, END] = min(hurry[row], 0.0)
-    return random_table(seed, sharpness=sharpness), state
+    return table, state
 
 
 languages = st.builds(

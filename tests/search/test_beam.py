@@ -12,6 +12,7 @@ from search.reference import (
     EXACT_BEAM,
     HISTORIES,
     LENGTH,
+    MASK,
     PENALTY,
     POSITIONS,
     REQUIRED,
@@ -24,6 +25,7 @@ from search.reference import (
     eagerly,
     few_examples,
     hypotheses,
+    language,
     languages,
     make_step,
     plain_beam_search,
@@ -37,8 +39,6 @@ from search.reference import (
 
 from keras_attention import NoRepeatNgrams, beam_search
 
-# Two positions of seven are padding in the first row, one in the second.
-MASK = ((True,) * 5 + (False,) * 2, (False,) + (True,) * 6)
 PENALTIES = {
     "probability": {"length_penalty": 0.0},
     "power": {"length_penalty": 0.7},
@@ -104,7 +104,7 @@ def test_beam_worked_by_hand():
 def test_wide_beam_finds_what_enumeration_finds(penalties):
     # 31 finished and 32 unfinished sequences exist, and at most 16 are alive when
     # the last of three tokens is chosen: nothing is ever dropped before the end.
-    table, state = random_table(3, vocabulary=3), random_state(3, vocabulary=3)
+    table, state = language(3, vocabulary=3)
     options = {"beam_size": EXACT_BEAM, **penalties}
 
     result = run_beam(table, state, **options)
@@ -158,7 +158,7 @@ def test_narrow_beam_equals_a_plain_beam_search(options, language):
     ],
 )
 def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping, number, how):
-    table, state = random_table(5), random_state(5)
+    table, state = language(5)
     table[:, END] -= 3.0
 
     @how
@@ -187,7 +187,7 @@ def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping, number, 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="has no graphs")
 def test_a_limit_that_is_not_known_counts_as_one_at_least():
-    table, state = random_table(5), random_state(5)
+    table, state = language(5)
     table[:, END] -= 3.0
 
     @compiled
@@ -216,7 +216,7 @@ def test_a_limit_that_is_not_known_counts_as_one_at_least():
 )
 def test_every_row_may_have_a_limit_of_its_own(options):
     limits = np.array([3, LENGTH + 1, 1, 4])
-    table, state = random_table(5), random_state(5, batch=len(limits))
+    table, state = language(5, batch=len(limits))
     table[:, END] -= 3.0
 
     @quickly
@@ -268,7 +268,7 @@ def test_a_long_hypothesis_that_begins_badly_may_still_win():
 def test_a_vocabulary_too_small_for_the_beam_leaves_places_empty():
     # With one token beside the end there is one sequence of every length, and one
     # that does not end.
-    table, state = random_table(17, vocabulary=3), random_state(17, vocabulary=3)
+    table, state = language(17, vocabulary=3)
     state["offset"][:, 0] = -np.inf
 
     result = run_beam(table, state, beam_size=EXACT_BEAM)

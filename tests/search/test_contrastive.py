@@ -11,24 +11,20 @@ from search.reference import (
     END,
     HISTORIES,
     LENGTH,
-    START,
     VOCABULARY,
     assert_agree,
     assert_sound,
     code_after,
     compiled,
-    eagerly,
     hypotheses,
-    make_step,
+    language,
     next_log_probs,
     random_state,
-    random_table,
     run_greedy,
-    to_numpy,
-    to_tensors,
+    runner,
 )
 
-from keras_attention import Ban, MinLength, contrastive_search
+from keras_attention import contrastive_search
 
 DEPTH = 3
 HIDDEN = np.random.default_rng(0).normal(size=(HISTORIES, DEPTH)).astype("float32")
@@ -38,18 +34,7 @@ def hidden(state):
     return ops.take(HIDDEN, state["code"], axis=0)
 
 
-def run(table, state, *, how=eagerly, **options):
-    options = {
-        "start": START,
-        "end": END,
-        "max_length": LENGTH,
-        "hidden": hidden,
-        **options,
-    }
-    found = how(
-        lambda table, state: contrastive_search(make_step(table), state, **options)
-    )
-    return to_numpy(found(*to_tensors((table, state))))
+run = runner("contrastive", contrastive_search, hidden=hidden)
 
 
 def plain_contrastive_search(table, state, row, *, top_k, alpha, banned=(), shortest=0):
@@ -87,10 +72,9 @@ def plain_contrastive_search(table, state, row, *, top_k, alpha, banned=(), shor
     "alpha", [0.6, pytest.param(0.2, marks=pytest.mark.exhaustive)]
 )
 def test_it_equals_a_plain_loop(seed, alpha):
-    table, state = random_table(seed, sharpness=1.0), random_state(seed)
-    constraints = [Ban([3]), MinLength(3)]
-    options = {"top_k": 4, "degeneration_penalty": alpha, "constraints": constraints}
-    result = run(table, state, **options)
+    table, state = language(seed, sharpness=1.0)
+    options = {"banned": (3,), "min_length": 3, "degeneration_penalty": alpha}
+    result = run(table, state, top_k=4, **options)
 
     assert_sound(result, table, state, beam_size=1, length_penalty=0)
     for row in range(BATCH):
@@ -103,15 +87,15 @@ def test_it_equals_a_plain_loop(seed, alpha):
 
 @pytest.mark.parametrize("options", [{"degeneration_penalty": 0.0}, {"top_k": 1}])
 def test_without_a_penalty_or_with_one_candidate_it_is_greedy_search(options):
-    table, state = random_table(5), random_state(5)
+    table, state = language(5)
 
     assert_agree(run(table, state, **options), run_greedy(table, state))
 
 
 def test_the_limit_ends_a_row():
-    table, state = random_table(5), random_state(5)
+    table, state = language(5)
     state["offset"][:, END] = -np.inf
-    result = run(table, state, limit=np.array([2, 4], "int32"))
+    result = run(table, state, limit=(2, 4))
 
     assert result["lengths"][:, 0].tolist() == [2, 4]
     whole = run(table, state)["token_ids"]
@@ -119,7 +103,7 @@ def test_the_limit_ends_a_row():
 
 
 def test_tokens_of_nan_are_reported_and_not_chosen():
-    table, state = random_table(5), random_state(5)
+    table, state = language(5)
     state["offset"][0, 4] = np.nan
     result = run(table, state)
 
@@ -132,7 +116,7 @@ def test_tokens_of_nan_are_reported_and_not_chosen():
 
 
 def test_hidden_states_of_nan_count_as_repetitions():
-    table, state = random_table(5), random_state(5)
+    table, state = language(5)
     result = run(table, state, hidden=lambda state: hidden(state) * np.nan)
 
     assert_agree(result, run_greedy(table, state))
@@ -140,7 +124,7 @@ def test_hidden_states_of_nan_count_as_repetitions():
 
 @pytest.mark.exhaustive
 def test_compiled_searches_agree_also_without_rows():
-    table, state = random_table(7), random_state(7)
+    table, state = language(7)
     under_xla = run(table, state, how=partial(compiled, xla=True))
     assert_agree(under_xla, run(table, state))
     empty = run(table, random_state(7, batch=0), how=compiled)
@@ -162,4 +146,4 @@ def test_compiled_searches_agree_also_without_rows():
 )
 def test_wrong_arguments_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        run(random_table(5), random_state(5), **options)
+        run(*language(5), **options)

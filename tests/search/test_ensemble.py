@@ -1,5 +1,3 @@
-import itertools
-
 import keras
 import numpy as np
 import pytest
@@ -16,7 +14,9 @@ from search.reference import (
     VOCABULARY,
     code_after,
     expected_weights,
+    finished_hypotheses,
     hypotheses,
+    language,
     make_step,
     next_log_probs,
     quickly,
@@ -46,16 +46,20 @@ def together(table, state, *, weights=None, combine="probabilities", search, **o
 
 def plain_next(tables, states, combine, row, tokens):
     """The average over the models, without tensors."""
-    log_probs = [
-        next_log_probs(table, state, row, tokens)
-        for table, state in zip(tables, states, strict=True)
-    ]
-    shared = list(zip(SHARES, log_probs, strict=True))
+    models = zip(SHARES, tables, states, strict=True)
+    shared = [(share, next_log_probs(*model, row, tokens)) for share, *model in models]
     with np.errstate(divide="ignore"):
         if combine == "probabilities":
             return np.log(sum(share * np.exp(x) for share, x in shared))
         product = np.prod([np.exp(x) ** share for share, x in shared], axis=0)
         return np.log(product / product.sum())
+
+
+def plain_gains(tables, states, combine, row, tokens):
+    return [
+        plain_next(tables, states, combine, row, tokens[:t])[token]
+        for t, token in enumerate(tokens)
+    ]
 
 
 def two_languages(vocabulary=VOCABULARY):
@@ -74,39 +78,19 @@ def test_wide_beam_finds_what_enumeration_of_the_average_finds(combine):
     for table, state in zip(tables, states, strict=True):
         table[code_after(table, state, 0, ()), END] = -np.inf
     # Weights are divided by their sum.
-    result = together(
-        tables,
-        states,
-        weights=(3, 1),
-        combine=combine,
-        search=beam_search,
-        beam_size=EXACT_BEAM,
-        length_penalty=0.0,
-    )
+    options = {"search": beam_search, "beam_size": EXACT_BEAM, "length_penalty": 0.0}
+    result = together(tables, states, weights=(3, 1), combine=combine, **options)
 
     for row in range(BATCH):
-
-        def log_prob(tokens, row=row):
-            return sum(
-                plain_next(tables, states, combine, row, tokens[:t])[token]
-                for t, token in enumerate(tokens)
-            )
-
-        sequences = [
-            (*tokens, END)
-            for length in range(LENGTH)
-            for tokens in itertools.product((0, 1), repeat=length)
-        ]
-        totals = {tokens: log_prob(tokens) for tokens in sequences}
-        possible = [tokens for tokens in sequences if totals[tokens] > -np.inf]
+        totals = {
+            tokens: sum(plain_gains(tables, states, combine, row, tokens))
+            for tokens in finished_hypotheses(vocabulary=3)
+        }
+        possible = [tokens for tokens, total in totals.items() if total > -np.inf]
         possible.sort(key=totals.get, reverse=True)
-        found = hypotheses(result, row)[: len(possible)]
-        assert found == possible
-        np.testing.assert_allclose(
-            result["log_probs"][row, : len(possible)],
-            [totals[tokens] for tokens in possible],
-            rtol=1e-5,
-        )
+        assert hypotheses(result, row)[: len(possible)] == possible
+        found = result["log_probs"][row, : len(possible)]
+        np.testing.assert_allclose(found, [totals[x] for x in possible], rtol=1e-5)
 
 
 @COMBINE
@@ -123,13 +107,9 @@ def test_greedy_and_samples_follow_the_average(combine):
             log_probs = plain_next(tables, states, combine, row, tokens[:t])
             assert token == np.argmax(log_probs)
         for place, tokens in enumerate(hypotheses(drawn, row)):
-            gains = [
-                plain_next(tables, states, combine, row, tokens[:t])[token]
-                for t, token in enumerate(tokens)
-            ]
-            np.testing.assert_allclose(
-                drawn["token_log_probs"][row, place, : len(tokens)], gains, 1e-5, 1e-6
-            )
+            found = drawn["token_log_probs"][row, place, : len(tokens)]
+            gains = plain_gains(tables, states, combine, row, tokens)
+            np.testing.assert_allclose(found, gains, 1e-5, 1e-6)
 
 
 def test_attention_weights_are_the_mean_over_the_models():
@@ -147,13 +127,13 @@ def test_attention_weights_are_the_mean_over_the_models():
 
 
 def test_states_may_be_a_tuple():
-    table, state = random_table(7), to_tensors(random_state(7))
+    table, state = language(7)
     step = ensemble_step([make_step(ops.convert_to_tensor(table))] * 2)
 
-    found = greedy_search(step, (state,) * 2, **REQUIRED)
+    found = to_numpy(greedy_search(step, (to_tensors(state),) * 2, **REQUIRED))
 
-    alone = run_greedy(table, random_state(7))
-    np.testing.assert_array_equal(to_numpy(found)["token_ids"], alone["token_ids"])
+    alone = run_greedy(table, state)
+    np.testing.assert_array_equal(found["token_ids"], alone["token_ids"])
 
 
 @COMBINE
@@ -165,9 +145,8 @@ def test_results_stay_finite_if_no_token_is_possible(combine):
     states[1]["offset"][:, VOCABULARY // 2 :] = -np.inf
     tables[1][code_after(tables[1], states[1], 0, ())] = -np.inf
 
-    result = together(
-        tables, states, combine=combine, search=beam_search, beam_size=BEAM
-    )
+    options = {"search": beam_search, "beam_size": BEAM}
+    result = together(tables, states, combine=combine, **options)
 
     for name in ("scores", "log_probs", "token_log_probs", "weights"):
         assert np.isfinite(result[name]).all(), name
@@ -195,7 +174,7 @@ def test_results_stay_finite_if_no_token_is_possible(combine):
     ],
 )
 def test_wrong_arguments_are_named_with_what_came(count, options, states, message):
-    table, state = random_table(11), random_state(11)
+    table, state = language(11)
 
     with pytest.raises(ValueError, match=message):
         step = ensemble_step([make_step(table)] * count, **options)
@@ -206,11 +185,8 @@ def test_models_of_other_shapes_are_named():
     def step_of(vocabulary, positions):
         def step(token_ids, state):
             shape = tuple(token_ids.shape)
-            return (
-                ops.zeros((*shape, vocabulary)),
-                state,
-                ops.zeros((*shape, positions)),
-            )
+            weights = ops.zeros((*shape, positions))
+            return ops.zeros((*shape, vocabulary)), state, weights
 
         return step
 
@@ -226,9 +202,8 @@ def test_models_of_other_shapes_are_named():
 def test_a_size_may_be_unknown():
     def step_of(positions):
         def step(token_ids, state):
-            shape = (*token_ids.shape, 11)
-            log_probs = keras.KerasTensor(shape)
-            return log_probs, state, keras.KerasTensor((*shape[:-1], positions))
+            weights = keras.KerasTensor((*token_ids.shape, positions))
+            return keras.KerasTensor((*token_ids.shape, 11)), state, weights
 
         return step
 

@@ -13,9 +13,12 @@ from search.reference import (
     END,
     START,
     eagerly,
+    finished_hypotheses,
     hypotheses,
+    language,
     log_prob,
     make_step,
+    next_log_probs,
     plain_beam_search,
     quickly,
     random_state,
@@ -47,13 +50,12 @@ def contains(tokens, phrase):
 
 
 def constrained(name, constraints, state, *, seed=3, how=eagerly, **options):
-    """The result of a search with constraints, which a function may make."""
+    """The result of a search with constraints."""
     search, own = SEARCHES[name] if isinstance(name, str) else (name, {})
     options = {"start": START, "end": END, "max_length": LENGTH, **own, **options}
 
     def find(table, state):
-        made = constraints() if callable(constraints) else constraints
-        return search(make_step(table), state, constraints=made, **options)
+        return search(make_step(table), state, constraints=constraints, **options)
 
     table = random_table(seed, state["offset"].shape[-1])
     return to_numpy(how(find)(*to_tensors((table, state))))
@@ -61,14 +63,8 @@ def constrained(name, constraints, state, *, seed=3, how=eagerly, **options):
 
 def searched(name, phrases, *, seed=3, others=(), size=SMALL, **options):
     table, state = random_table(seed, size), random_state(seed, len(phrases), size)
-    found = constrained(
-        name,
-        lambda: [ka.RequiredPhrases(phrases), *others],
-        state,
-        seed=seed,
-        **options,
-    )
-    return found, table, state
+    made = [ka.RequiredPhrases(phrases), *others]
+    return constrained(name, made, state, seed=seed, **options), table, state
 
 
 def rows(count):
@@ -82,16 +78,12 @@ def test_every_hypothesis_contains_its_phrases_and_ends(name, seed):
     found, table, state = searched(name, PHRASES, seed=seed, max_length=7)
 
     for row, phrases in enumerate(PHRASES):
-        for tokens in hypotheses(found, row):
+        pairs = zip(hypotheses(found, row), found["log_probs"][row], strict=True)
+        for tokens, total in pairs:
             assert tokens or phrases
             if tokens:
                 assert all(contains(tokens, phrase) for phrase in phrases), tokens
-                total = log_prob(table, state, row, tokens)
-                np.testing.assert_allclose(
-                    found["log_probs"][row, hypotheses(found, row).index(tokens)],
-                    total,
-                    rtol=1e-5,
-                )
+                assert total == pytest.approx(log_prob(table, state, row, tokens), 1e-5)
     assert found["lengths"][0, 0] > 0
     if name in ("beam", "groups"):
         assert hypotheses(found, 0)[0][-1] == END
@@ -99,16 +91,10 @@ def test_every_hypothesis_contains_its_phrases_and_ends(name, seed):
 
 def test_a_beam_of_all_hypotheses_finds_the_best_of_all_sequences():
     phrases, length = [[[3, 0], [1]]], 5
-    found, table, state = searched(
-        ka.beam_search, phrases, max_length=length, beam_size=300, length_penalty=0
-    )
+    options = {"max_length": length, "beam_size": 300, "length_penalty": 0}
+    found, table, state = searched(ka.beam_search, phrases, **options)
 
-    others = [token for token in range(SMALL) if token != END]
-    finished = [
-        (*tokens, END)
-        for n in range(length)
-        for tokens in itertools.product(others, repeat=n)
-    ]
+    finished = finished_hypotheses(SMALL, length)
     allowed = [x for x in finished if all(contains(x, p) for p in phrases[0])]
     allowed.sort(key=lambda x: -log_prob(table, state, 0, x))
 
@@ -164,7 +150,7 @@ def plain_allocation(table, state, row, phrases, *, beam_size, max_length):
         candidates = [
             (plain.progress(tokens, token), total + gain, (*tokens, token))
             for tokens, total in alive
-            for token, gain in enumerate(log_prob_of_next(table, state, row, tokens))
+            for token, gain in enumerate(next_log_probs(table, state, row, tokens))
             if plain.allows(tokens, token)
         ]
         candidates.sort(key=lambda x: (-x[0], -x[1]))
@@ -181,37 +167,24 @@ def plain_allocation(table, state, row, phrases, *, beam_size, max_length):
     return [tokens for _, tokens in finished], closest
 
 
-def log_prob_of_next(table, state, row, tokens):
-    before = log_prob(table, state, row, tokens)
-    size = table.shape[-1]
-    return [log_prob(table, state, row, (*tokens, x)) - before for x in range(size)]
-
-
 @pytest.mark.parametrize(
     "seed", [2, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in (1, 3, 4, 5))]
 )
 def test_the_beam_is_divided_by_progress(seed):
     phrases = [[(3, 3, 0), (0, 1)], [(1,), (1, 4)]]
-    found, table, state = searched(
-        ka.beam_search,
-        phrases,
-        seed=seed,
-        size=5,
-        max_length=8,
-        beam_size=BEAM,
-        length_penalty=0,
-    )
+    sizes = {"max_length": 8, "beam_size": BEAM}
+    options = {"seed": seed, "size": 5, "length_penalty": 0, **sizes}
+    found, table, state = searched(ka.beam_search, phrases, **options)
 
     for row in range(2):
-        expected, closest = plain_allocation(
-            table, state, row, phrases[row], beam_size=BEAM, max_length=8
-        )
+        plain = plain_allocation(table, state, row, phrases[row], **sizes)
+        expected, closest = plain
         if closest > 1e-4:
             assert hypotheses(found, row)[: len(expected)] == expected
 
 
 def test_rows_without_phrases_are_those_of_a_search_without_the_constraint():
-    table, state = random_table(3), random_state(3)
+    table, state = language(3)
     found, *_ = searched("beam", [[[3]], []], size=table.shape[-1], max_length=5)
     expected, _ = plain_beam_search(table, state, 1, beam_size=BEAM, length_penalty=1.0)
 
@@ -308,26 +281,14 @@ def test_no_rows_give_no_rows(name):
     assert found["token_ids"].shape[0] == 0
 
 
-def phrases_as_inputs(phrases, state, table):
-    """A search whose phrases are an input."""
-    return ka.beam_search(
-        make_step(table),
-        state,
-        start=START,
-        end=END,
-        max_length=7,
-        beam_size=BEAM,
-        constraints=[ka.RequiredPhrases(phrases)],
-    )
+def beam_of(table, state, *constraints):
+    options = {"start": START, "end": END, "max_length": 7, "beam_size": BEAM}
+    return ka.beam_search(make_step(table), state, constraints=constraints, **options)
 
 
 @needs_tensorflow
 @pytest.mark.parametrize(
-    ("jit_compile", "sizes"),
-    [
-        (False, (None, None, None)),
-        (True, (2, 2, 3)),
-    ],
+    ("jit_compile", "sizes"), [(False, (None, None, None)), (True, (2, 2, 3))]
 )
 @pytest.mark.exhaustive
 def test_a_graph_takes_phrases_of_any_sizes(jit_compile, sizes):
@@ -343,7 +304,7 @@ def test_a_graph_takes_phrases_of_any_sizes(jit_compile, sizes):
             "seen": tf.zeros((tf.size(code), 7), "int32"),
             "offset": tf.zeros((tf.size(code), SMALL)),
         }
-        return phrases_as_inputs(phrases, state, table)
+        return beam_of(table, state, ka.RequiredPhrases(phrases))
 
     phrases = np.full((2, 2, 3), -1, "int32")
     phrases[0, 0], phrases[0, 1, :2] = PHRASES[0]
@@ -358,14 +319,9 @@ def test_a_graph_takes_phrases_of_any_sizes(jit_compile, sizes):
 def test_phrases_of_a_queue_follow_their_rows():
     phrases = np.array([[[3, 0]], [[1, -1]], [[0, 1]]], "int32")
     table, state = to_tensors((random_table(3, SMALL), random_state(3, 3, SMALL)))
-    queue = ka.BeamSearchQueue(
-        lambda memory: make_step(table),
-        batch_size=2,
-        constraints=lambda memory: [ka.RequiredPhrases(memory)],
-        start=START,
-        end=END,
-        max_length=LENGTH,
-    )
+    constraints = {"constraints": lambda memory: [ka.RequiredPhrases(memory)]}
+    options = {"start": START, "end": END, "max_length": LENGTH, **constraints}
+    queue = ka.BeamSearchQueue(lambda memory: make_step(table), batch_size=2, **options)
     found = queue(phrases, state)
 
     expected, *_ = searched(ka.beam_search, phrases, beam_size=5)
@@ -390,7 +346,7 @@ def test_phrases_of_a_queue_follow_their_rows():
 )
 def test_wrong_phrases_are_named(phrases, options, message):
     with pytest.raises(ValueError, match=message):
-        constrained("greedy", lambda: [ka.RequiredPhrases(phrases, **options)], rows(1))
+        constrained("greedy", [ka.RequiredPhrases(phrases, **options)], rows(1))
 
 
 @pytest.mark.parametrize("limit", [3, np.array([5, 3])])
@@ -456,18 +412,8 @@ def test_a_graph_of_one_row_takes_any_number_of_phrases():
     sizes = [(1, None, None), (1, None), (1, None, None)]
 
     def search(phrases, begins_at, banned):
-        constraints = [
-            ka.RequiredPhrases(phrases, begins_at=begins_at),
-            ka.BannedPhrases(banned),
-        ]
-        return ka.beam_search(
-            make_step(table),
-            to_tensors(random_state(3, 1, SMALL)),
-            start=START,
-            end=END,
-            max_length=7,
-            constraints=constraints,
-        )
+        required = ka.RequiredPhrases(phrases, begins_at=begins_at)
+        return beam_of(table, to_tensors(rows(1)), required, ka.BannedPhrases(banned))
 
     run = compiled(search, [keras.KerasTensor(x, "int32") for x in sizes])
     for count in (1, 2, 0):

@@ -15,6 +15,7 @@ from search.reference import (
     END,
     HISTORIES,
     LENGTH,
+    MASK,
     POSITIONS,
     REQUIRED,
     START,
@@ -25,6 +26,7 @@ from search.reference import (
     eagerly,
     ends_at_once,
     hypotheses,
+    language,
     make_step,
     never_ends,
     next_log_probs,
@@ -44,13 +46,12 @@ from keras_attention.search.top_k import top_k_of_sums
 
 def run_covered(table, state, **options):
     """A beam search with all its penalties."""
-    mask = ((True,) * 5 + (False,) * 2, (False,) + (True,) * 6)
     options = {"length_penalty_form": "gnmt", "coverage_penalty": 0.5, **options}
-    return run_beam(table, state, coverage_mask=mask, **options)
+    return run_beam(table, state, coverage_mask=MASK, **options)
 
 
 def test_rows_that_end_and_rows_that_do_not_share_a_batch():
-    table, state = random_table(11), random_state(11)
+    table, state = language(11)
     never_ends(state, 0)
     ends_at_once(state, 1)
 
@@ -64,7 +65,7 @@ def test_rows_that_end_and_rows_that_do_not_share_a_batch():
 
 
 def test_a_search_of_one_step_returns_the_best_tokens():
-    table, state = random_table(19), random_state(19)
+    table, state = language(19)
     options = {"max_length": 1}
 
     beam = run_beam(table, state, **options)
@@ -90,7 +91,7 @@ def test_a_search_of_one_step_returns_the_best_tokens():
     ],
 )
 def test_sizes_may_be_integers_of_numpy(run, options):
-    table, state = random_table(29), random_state(29)
+    table, state = language(29)
     options = {"max_length": LENGTH, **options}
     given = {name: np.int64(value) for name, value in options.items()}
 
@@ -106,7 +107,7 @@ def test_sizes_may_be_integers_of_numpy(run, options):
     ),
 )
 def test_rows_are_independent(run, neighbour):
-    table, state = random_table(49), random_state(49)
+    table, state = language(49)
     before = run(table, state)
     if neighbour == "other":
         state["code"][1] += 1
@@ -125,7 +126,7 @@ def test_rows_are_independent(run, neighbour):
 
 @pytest.mark.parametrize("run", quick_first([run_greedy, run_sample, run_covered], 2))
 def test_eager_and_compiled_searches_agree(run):
-    table, state = random_table(59), random_state(59)
+    table, state = language(59)
     never_ends(state, 1)
 
     assert_agree(run(table, state, how=eagerly), run(table, state, how=compiled))
@@ -143,7 +144,7 @@ def test_half_precision_by_default_changes_nothing(run, half, set_floatx):
     constraints = {"min_length": 3, "no_repeat_ngrams": 2}
     constraints["prefix"] = ((3, -1), (-1, 5))
     # Keras on JAX would turn integers of NumPy into bfloat16.
-    table, state = to_tensors((random_table(83), random_state(83)))
+    table, state = to_tensors(language(83))
     expected = run(table, state, how=eagerly, **constraints)
 
     set_floatx(half)
@@ -211,7 +212,7 @@ under_xla = partial(compiled, xla=True)
 @pytest.mark.parametrize("run", [run_covered, run_greedy])
 @pytest.mark.exhaustive
 def test_xla_changes_nothing(run):
-    table, state = random_table(61), random_state(61)
+    table, state = language(61)
     options = {"no_repeat_ngrams": 2, "min_length": 3, "prefix": ((3, -1), (-1, 5))}
 
     assert_agree(
@@ -222,7 +223,7 @@ def test_xla_changes_nothing(run):
 @needs_tensorflow
 def test_samples_compile_under_xla():
     # XLA draws other random numbers for the same seed.
-    table, state = random_table(61), random_state(61)
+    table, state = language(61)
 
     result = run_sample(table, state, how=under_xla, top_k=7, top_p=0.9)
 
@@ -239,7 +240,7 @@ def test_samples_compile_under_xla():
     ],
 )
 def test_a_graph_takes_any_batch_and_knows_all_other_dimensions(run, beam_size):
-    table, state = random_table(67), random_state(67, batch=2 * BATCH)
+    table, state = language(67, batch=2 * BATCH)
     graphs = []
 
     def for_any_batch(function):
@@ -390,7 +391,7 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
     ],
 )
 def test_wrong_arguments_are_named_with_what_came(run, options, message):
-    table, state = random_table(79), random_state(79)
+    table, state = language(79)
 
     with pytest.raises(ValueError, match=message):
         run(table, state, how=eagerly, **options)
