@@ -6,7 +6,7 @@ from keras_attention_apps.captioner.captions import check_inference
 from keras_attention_apps.captioner.config import ChosenModel, WebConfig
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.errors import UserError
-from programs import check_flipped_bits, error_of, training, with_content
+from programs import check_flipped_bits, error_of, with_content
 
 pytestmark = pytest.mark.usefixtures("cached_models")
 
@@ -140,20 +140,3 @@ def test_a_damaged_model_is_one_line(
 
 def test_flipped_bits_are_one_line(model_folder, tmp_path, capsys):
     check_flipped_bits(main, ["caption", "x.jpg"], model_folder, tmp_path, capsys)
-
-
-@pytest.mark.parametrize(
-    "option, value, error",
-    [
-        ("backbone-weights", "missing.weights.h5", "missing.weights.h5"),
-        ("backbone-weights", "weights.txt", "Received: 'weights.txt'"),
-        ("model.backbone", "MobileNetV9", "Received: 'MobileNetV9'"),
-        ("model.image-size", 8, "cannot be built for images of 8 x 8"),
-    ],
-)
-def test_a_wrong_backbone_is_one_line(option, value, error, squares, tmp_path, capsys):
-    options = {"data": squares, "output": tmp_path / "run", "backbone-weights": "none"}
-    assert main(training(options, **{option: value})) == 2
-
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == 1 and error in err

@@ -15,7 +15,8 @@ from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.training import train
 from programs import training
 
-from .trainings import SHORT, SIZES, command
+from .datasets import entries
+from .trainings import ONE_PHASE, SHORT, SIZES, command, history_of
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_the_training_is_recorded_with_the_model(trained):
     progress = json.loads((trained / "checkpoints" / "progress.json").read_text())
     assert progress["phase"] == 3
     assert len(progress["history"]) == 4
-    assert {"loss", "bleu-4", "cider"} <= set(progress["history"][0])
+    assert {"loss", "bleu-4", "cider"} <= progress["history"][0].keys()
 
 
 def test_the_model_card_has_the_metadata_of_the_hub(trained, squares):
@@ -61,8 +62,7 @@ def test_the_model_card_has_the_metadata_of_the_hub(trained, squares):
     assert data.model_name == trained.name
     (name,) = {result.dataset_name for result in data.eval_results}
     assert name == squares.name
-    history = json.loads((trained / "checkpoints" / "progress.json").read_text())
-    best = max(epoch["cider"] for epoch in history["history"])
+    best = max(epoch["cider"] for epoch in history_of(trained))
     found = {x.metric_name: x.metric_value for x in data.eval_results}
     assert found["CIDEr"] == pytest.approx(best, abs=0.01)
     assert "loss" not in found and "12 images with 24 captions" in text
@@ -86,38 +86,40 @@ def test_the_report_shows_captions_and_maps(trained, squares):
     assert "soft attention" in text and "model.units" in text
 
 
-def test_a_finished_training_has_nothing_left_to_do(trained, squares, capsys):
+def test_a_finished_training_has_nothing_left_to_do(trained, squares):
     weights = trained / "model" / "model.weights.npz"
     before = weights.stat().st_mtime_ns
     assert main(command(squares, trained)) == 0
     assert weights.stat().st_mtime_ns == before
-    assert main(command(squares, trained, epochs=3)) == 2
-    assert "another training: epochs was 2, and is now 3" in capsys.readouterr().err
+
+
+LARGE, HEADS = {"model.backbone": "MobileNetV2"}, {"model.decoder": "transformer"}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model.backbone": "MobilNetV2"}, "Did you mean 'MobileNetV2'?"),
-        ({"supervision": 0.5}, "supervision needs "),
+        ({"model.backbone": "MobileNetV9"}, "Received: 'MobileNetV9'"),
+        ({**LARGE, "model.image-size": 8}, "cannot be built for images of 8 x 8"),
         ({"backbone-weights": "imagenet"}, "SmallCNN comes without weights"),
-        (
-            {"min-count": 25},
-            "occurs 25 times, so the vocabulary would be empty. Choose a smaller --m",
-        ),
+        ({"backbone-weights": "missing.weights.h5"}, "missing.weights.h5"),
+        ({"backbone-weights": "weights.txt"}, "Received: 'weights.txt'"),
+        ({**HEADS, "model.attention": "hard"}, "must be soft with the transformer"),
+        ({**HEADS, "model.heads": 4}, "multiple of heads. Received: 7 and 4"),
+        ({"supervision": 0.5}, "supervision needs "),
+        ({"min-count": 25}, "so the vocabulary would be empty. Choose a smaller --m"),
         ({"ema-momentum": 1}, "ema_momentum must be between 0 and 0.99999. Received: "),
-        (
-            {"epochs": 0, "fine-tune-epochs": 0, "self-critical-epochs": 0},
-            "expected at least one epoch in one of the phases",
-        ),
+        ({"captions-per-image": 1}, "must be at least 2 in self-critical training"),
+        ({**ONE_PHASE, "epochs": 0}, "expected at least one epoch in one of the phase"),
     ],
 )
 def test_options_that_do_not_fit_are_errors(
     changes, message, squares, tmp_path, capsys
 ):
     assert main(command(squares, tmp_path / "run", **changes)) == 2
-    err = capsys.readouterr().err.splitlines()
-    assert len(err) == 1 and message in err[0]
+    (error,) = capsys.readouterr().err.splitlines()
+    assert message in error
     assert not (tmp_path / "run").exists()
 
 
@@ -125,20 +127,19 @@ def test_options_that_do_not_fit_are_errors(
 def test_little_data_is_reported_and_other_data_does_not_resume(
     eager, without_steps, squares, tmp_path, capsys
 ):
-    data, output = tmp_path / "squares", tmp_path / "run"
-    shutil.copytree(squares, data)
+    data, output = shutil.copytree(squares, tmp_path / "squares"), tmp_path / "run"
     (data / "devImages.txt").write_text("red-32.png")
     captions = data / "captions.txt"
     text = captions.read_text()
     captions.write_text(text.replace("the square is red", "red square " * 4))
-    changes = {"epochs": 1, "fine-tune-epochs": 0, "self-critical-epochs": 0}
-    assert main(command(data, output, **changes)) == 0
+    run = command(data, output, epochs=1, **ONE_PHASE)
+    assert main(run) == 0
 
     out = capsys.readouterr().out
     assert "3 captions cut to 4 words; --model.max-length all" in out
     assert "the best epoch is chosen by ROUGE-L" in out
     captions.write_text(text)
-    assert main(command(data, output, **changes)) == 2
+    assert main(run) == 2
     err = capsys.readouterr().err
     assert "another training: text was '12 and 1 images, digest" in err
 
@@ -147,11 +148,10 @@ def test_few_captions_are_learned_word_by_word(
     eager, without_steps, squares, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
-    flags = ["--model.backbone", "SmallCNN", "--backbone-weights", "none"]
-    flags += ["--epochs", "1", "--fine-tune-epochs", "0", "--self-critical-epochs", "0"]
-    flags += ["--model.image-size", "32", "--model.max-length", "5"]
-    flags += ["--data", str(squares), "--output", str(tmp_path / "run")]
-    assert main(["train", *flags]) == 0
+    options = {"data": squares, "output": tmp_path / "run", "epochs": 1, **ONE_PHASE}
+    options |= {"model.backbone": "SmallCNN", "backbone-weights": "none"}
+    options |= {"model.image-size": 32, "model.max-length": 5}
+    assert main(training(options)) == 0
 
     assert "unknown" not in capsys.readouterr().out
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
@@ -160,14 +160,15 @@ def test_few_captions_are_learned_word_by_word(
     assert list((tmp_path / "keras" / "captioner").iterdir())
 
 
-def with_boxes(squares, folder, boxes):
-    """The squares as JSON lines, with these boxes for every one."""
-    shutil.copytree(squares / "Images", folder, dirs_exist_ok=True)
-    lines = []
-    for path in sorted(folder.glob("*.png")):
-        caption = f"A {path.stem.partition('-')[0]} square"
-        lines.append({"file_name": path.name, "caption": caption, "boxes": boxes})
-    (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
+def json_lines(squares, folder, **fields):
+    """Copy four squares in Hugging Face's layout: two are for training, one for dev."""
+    folder.mkdir(exist_ok=True)
+    rows = []
+    for path in sorted((squares / "Images").glob("*-8.png")):
+        shutil.copy(path, folder / f"other-{path.name}")
+        caption = f"other {path.stem.partition('-')[0]} square"
+        rows.append({"file_name": f"other-{path.name}", "caption": caption, **fields})
+    (folder / "metadata.jsonl").write_text(entries(*rows))
     return folder
 
 
@@ -183,14 +184,14 @@ def test_boxes_are_those_of_single_words_and_of_one_training(
     monkeypatch.setattr(keras.Model, "fit", interrupt)
     box, output = [0, 0, 0.5, 1], tmp_path / "run"
     names = {"Square": box, "red square": box, "dog": box}
-    data = with_boxes(squares, tmp_path / "data", names)
+    data = json_lines(squares, tmp_path / "data", boxes=names)
     assert main(command(data, output, supervision=0.5)) == 130
     out = capsys.readouterr().out
     assert "1 of 3 box names are phrases, the first 'red square'" in out
     for boxes in reported[0]:
         assert list(boxes.values()) == [(tuple(box),)]
 
-    with_boxes(squares, data, {"square": [0, 0, 1, 1]})
+    json_lines(squares, data, boxes={"square": [0, 0, 1, 1]})
     assert main(command(data, output, supervision=0.5)) == 2
     assert "holds another training: boxes was " in capsys.readouterr().err
 
@@ -202,8 +203,8 @@ def test_equal_captions_are_reported(
 ):
     reported = itertools.cycle(texts)
     monkeypatch.setattr(captions, "detokenize", lambda words: next(reported))
-    changes = {"epochs": 1, "fine-tune-epochs": 0, "self-critical-epochs": 0}
-    assert main(command(squares, tmp_path / "run", SHORT, **changes)) == 0
+    run = command(squares, tmp_path / "run", SHORT, epochs=1, **ONE_PHASE)
+    assert main(run) == 0
 
     out = capsys.readouterr().out
     alike = "All images have the same caption: 'a square'" in out
@@ -215,7 +216,7 @@ def test_a_model_of_another_training_is_not_resumed(
     eager, without_steps, squares, tmp_path, model_folder
 ):
     shutil.copytree(model_folder, tmp_path / "run" / "model")
-    changes = {"epochs": 0, "fine-tune-epochs": 1, "self-critical-epochs": 0}
+    changes = {"epochs": 0, "self-critical-epochs": 0}
     assert main(command(squares, tmp_path / "run", **changes)) == 0
 
     captioner = Captioner.from_preset(tmp_path / "run" / "model")
@@ -237,22 +238,20 @@ def test_a_training_that_was_moved_resumes(trained, squares, tmp_path, capsys):
 
 
 def test_an_output_that_is_a_model_stays_as_it_is(model_folder, tmp_path, capsys):
-    output = tmp_path / "model"
-    shutil.copytree(model_folder, output)
-    names = sorted(path.name for path in output.iterdir())
+    output = shutil.copytree(model_folder, tmp_path / "model")
+    names = sorted(output.iterdir())
     assert main(command("nowhere", output)) == 2
 
     assert "Received the folder of a model: " in capsys.readouterr().err
-    assert sorted(path.name for path in output.iterdir()) == names
+    assert sorted(output.iterdir()) == names
 
 
 @pytest.mark.exhaustive
 def test_half_precision_trains_float32_weights(eager, squares, tmp_path):
     output = tmp_path / "run"
-    changes = {"fine-tune-epochs": 0, "self-critical-epochs": 0, "epochs": 1}
-    changes |= {"precision": "mixed_bfloat16", "batch-images": 12}
+    changes = {**ONE_PHASE, "precision": "mixed_bfloat16", "batch-images": 12}
 
-    assert main(command(squares, output, SHORT, **changes)) == 0
+    assert main(command(squares, output, SHORT, epochs=1, **changes)) == 0
 
     assert keras.config.dtype_policy().name == "float32"
     network = Captioner.from_preset(output / "model").network
@@ -268,8 +267,9 @@ def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_
         # A given option applies, even if it is the default of a training from scratch.
         "model.max-length": ModelConfig().max_length,
         "epochs": 0,
-        "fine-tune-epochs": 1,
+        # Self-critical training needs several captions, the other phases do not.
         "self-critical-epochs": 0,
+        "captions-per-image": 1,
         "fine-tune-learning-rate": 1e-12,
         "weight-decay": 0,
     }
@@ -327,18 +327,6 @@ def test_a_model_to_start_from_keeps_its_sizes(squares, model_folder, tmp_path, 
     assert "training needs a single captioner" in capsys.readouterr().err
 
 
-def json_lines(squares, folder):
-    """Copy the squares in Hugging Face's layout, of which one in ten is validation."""
-    folder.mkdir()
-    lines = []
-    for path in sorted((squares / "Images").glob("*-8.png")):
-        shutil.copy(path, folder / f"other-{path.name}")
-        caption = f"other {path.stem.partition('-')[0]}"
-        lines.append({"file_name": f"other-{path.name}", "caption": caption})
-    (folder / "metadata.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    return folder
-
-
 @pytest.mark.exhaustive
 def test_several_data_sets_train_one_captioner(
     eager, squares, tmp_path, capsys, monkeypatch
@@ -364,19 +352,17 @@ def test_several_data_sets_train_one_captioner(
     assert out.count(figures) == 3
     line = r"^3/3 - \d+s - .* - loss: [\d.]+ - words_loss: [\d.]+ - "
     assert len(re.findall(line, out, re.MULTILINE)) == 2
-    progress = json.loads((tmp_path / "run/checkpoints/progress.json").read_text())
-    found = {x: y for x, y in progress["history"][2].items() if "rouge" in x}
-    expected = {"rouge-l": 15, "rouge-l other": 20}
-    expected |= {f"rouge-l {squares.name}": 10}
-    assert found == expected and "reward" in progress["history"][2]
+    last = history_of(tmp_path / "run")[2]
+    found = {x: y for x, y in last.items() if "rouge" in x}
+    expected = {"rouge-l": 15, "rouge-l other": 20, f"rouge-l {squares.name}": 10}
+    assert found == expected and "reward" in last
     assert "ROUGE-L (other)" in (tmp_path / "run/report.html").read_text()
     captioner = Captioner.from_preset(tmp_path / "run/model")
     assert {"other", "square"} <= {*captioner.tokenizer.words}
 
     assert main([*both[:-1], "3"]) == 2
-    assert "another training: data_weights was [2.0, 1.0], and is now" in (
-        capsys.readouterr().err
-    )
+    expected = "another training: data_weights was [2.0, 1.0], and is now"
+    assert expected in capsys.readouterr().err
     assert main([*run[:place], *run[place + 2 :]]) == 2
     assert "expected a data set: --data" in capsys.readouterr().err
 
@@ -394,14 +380,12 @@ def test_a_preset_is_epoch_0_and_kept_unless_an_epoch_exceeds_it(
     monkeypatch.setattr(
         train, "caption_scores", lambda *texts: {"cider": next(figures)}
     )
-    changes = {"from-preset": model_folder, "epochs": 2, "fine-tune-epochs": 0}
-    changes["self-critical-epochs"] = 0
+    changes = {"from-preset": model_folder, **ONE_PHASE}
     run = command(squares, tmp_path / "run", {}, **changes)
     assert [main(run), main(run)] == [0, 0]
 
     assert len(saves) == (2 if best else 1)
-    progress = json.loads((tmp_path / "run/checkpoints/progress.json").read_text())
-    assert tuple(x["cider"] for x in progress["history"]) == scores
+    assert tuple(x["cider"] for x in history_of(tmp_path / "run")) == scores
     report = (tmp_path / "run/report.html").read_text(encoding="utf-8")
     names = ["Epoch 0: tiny", *(f"Training of the decoder, epoch {n}" for n in (1, 2))]
     assert f"the best model: {names[best]}" in report

@@ -6,23 +6,10 @@ import itertools
 import numpy as np
 import pytest
 from arrays import numpy
-from keras_attention_apps.captioner.main import main
 from keras_attention_apps.common.text import START
 
 from .conftest import TRANSFORMER, untrained
-from .trainings import command
 
-SIZES = {
-    "decoder": "transformer",
-    "backbone": "SmallCNN",
-    "image-size": 16,
-    "region-units": 11,
-    "embedding-units": 6,
-    "units": 13,
-    "heads": 2,
-    "decoder-layers": 2,
-    "max-length": 4,
-}
 IMAGES, CAPTIONS, WORDS, REGIONS = 2, 3, 5, 4
 
 
@@ -79,16 +66,3 @@ def test_a_configuration_counts_no_more_weights_than_there_are(decoder):
     weights = network.decoder.trainable_weights + network.embedding.weights
     counted = sum(np.prod(x.shape, dtype=int) for x in weights)
     assert 0.7 * counted < config.fewest_weights(13) <= counted
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"model.attention": "hard"}, "attention must be soft with the transformer"),
-        ({"model.heads": 4}, "multiple of heads. Received: 6 and 4"),
-    ],
-)
-def test_invalid_options_are_errors(squares, tmp_path, capsys, changes, message):
-    arguments = command(squares, tmp_path / "run", SIZES, **changes)
-    assert main(arguments) == 2
-    assert message in capsys.readouterr().err
