@@ -6,11 +6,13 @@ import shutil
 import warnings
 
 import keras
+import numpy as np
 import pytest
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.network.networks import build_network
 from keras_attention_apps.captioner.text import Vocabulary
+from keras_attention_apps.common.text import END, PAD, START
 from PIL import Image
 
 COLOURS = ("red", "green", "blue", "white")
@@ -99,6 +101,17 @@ def untrained(config):
     vocabulary = Vocabulary(["a", "the", "square", "is", *COLOURS, "'s"])
     network = build_network(config, len(vocabulary))
     return Captioner(config, vocabulary, network)
+
+
+@pytest.fixture(scope="session")
+def batch():
+    """Features of two images, each with three captions of up to five words."""
+    random = np.random.default_rng(0)
+    token_ids = random.integers(4, 12, (2, 3, 6)).astype("int32")
+    token_ids[..., 0] = START
+    token_ids[0, 1, 3:] = [END, PAD, PAD]
+    features = random.normal(size=(2, 4, 130)).astype("float32")
+    return {"features": features, "captions": token_ids}
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
 """Self-critical training, and its rewards."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import sacrebleu
-from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.network.networks import ShowAttendTell
 from keras_attention_apps.captioner.text import Vocabulary, tokenize
@@ -16,16 +17,9 @@ from keras_attention_apps.captioner.training.self_critical import (
 from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
 from pycocoevalcap.cider.cider import Cider
 
-SIZES = {
-    "backbone": "SmallCNN",
-    "image_size": 16,
-    "region_units": 11,
-    "embedding_units": 7,
-    "units": 13,
-    "attention_units": 5,
-    "max_length": 4,
-    "dropout": 0.0,
-}
+from .conftest import TINY
+
+CONFIG = dataclasses.replace(TINY, max_length=4, dropout=0.0)
 REFERENCES = [["dog", "a dog"], ["cat", "a cat"]]
 
 
@@ -43,10 +37,10 @@ def self_critical(captioner, reward=None, **options):
 def captioner():
     keras.utils.set_random_seed(1)
     vocabulary = Vocabulary(["a", "dog", "cat"])
-    network = ShowAttendTell(ModelConfig(**SIZES), len(vocabulary))
+    network = ShowAttendTell(CONFIG, len(vocabulary))
     network.build()
     network.compile(keras.optimizers.Adam(0.02), jit_compile=False)
-    return Captioner(ModelConfig(**SIZES), vocabulary, network)
+    return Captioner(CONFIG, vocabulary, network)
 
 
 @pytest.fixture
@@ -214,12 +208,7 @@ def test_worthless_captions_have_a_small_finite_reward(kind, words):
 def test_the_bleu_reward_equals_the_smoothed_metric(photograph, text):
     found = BleuReward(REWARDED)(tokenize(text), photograph)
 
-    references = [" ".join(tokenize(text)) for text in REWARDED[photograph]]
-    truth = sacrebleu.sentence_bleu(
-        " ".join(tokenize(text)),
-        references,
-        smooth_method="add-k",
-        smooth_value=1,
-        tokenize="none",
-    )
+    text, *references = (" ".join(tokenize(x)) for x in (text, *REWARDED[photograph]))
+    options = {"smooth_method": "add-k", "smooth_value": 1, "tokenize": "none"}
+    truth = sacrebleu.sentence_bleu(text, references, **options)
     assert found == pytest.approx(truth.score / 100, abs=1e-9)
