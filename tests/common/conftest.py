@@ -1,6 +1,13 @@
 import contextlib
 
 import pytest
+from keras_attention_apps.common.errors import UserError
+
+
+def refused(entered, match, error=UserError):
+    """Check that a context is refused before anything is done in it."""
+    with pytest.raises(error, match=match), entered:
+        pytest.fail("it was not refused")
 
 
 @pytest.fixture

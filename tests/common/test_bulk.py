@@ -4,15 +4,10 @@ from pathlib import Path
 
 import pytest
 from keras_attention_apps.common import bulk
-from keras_attention_apps.common.bulk import (
-    Parts,
-    as_text,
-    digests,
-    is_missing,
-    located,
-    located_all,
-)
+from keras_attention_apps.common.bulk import Parts, digests, is_missing, located
 from keras_attention_apps.common.errors import UserError
+
+from .conftest import refused
 
 pa = pytest.importorskip("pyarrow")
 fs = pytest.importorskip("pyarrow.fs")
@@ -42,8 +37,7 @@ def parts(request, tmp_path):
 
 
 def rows(parts):
-    tables = map(parts._read, parts._names())
-    return [row for table in tables for row in table.to_pylist()]
+    return pa.concat_tables(map(parts._read, parts._names())).to_pylist()
 
 
 def ids(parts):
@@ -53,18 +47,10 @@ def ids(parts):
 def test_rows_are_read_as_they_were_written(parts):
     assert parts.write(batch("x", "y", failed="y")) == (2, 1)
 
-    found = rows(parts)
-
-    assert found[0] == {
-        "id": "x",
-        "caption": "a x",
-        "words": ["a", "x"],
-        "score": -0.5,
-        "cut": False,
-        "error": None,
-    }
-    assert found[1]["score"] is None
-    assert found[1]["error"] == "broken"
+    written, failed = rows(parts)
+    expected = {"id": "x", "caption": "a x", "words": ["a", "x"], "score": -0.5}
+    assert written == {**expected, "cut": False, "error": None}
+    assert (failed["score"], failed["error"]) == (None, "broken")
 
 
 def test_finished_ids_are_left_out_and_errors_are_not(parts):
@@ -91,21 +77,12 @@ def test_temporary_file_of_a_killed_process_is_no_part(parts, tmp_path):
     assert ids(parts) == ["x"]
 
 
-class NoRenaming:
-    """A file system that cannot rename."""
-
-    def __init__(self, filesystem):
-        self._filesystem = filesystem
-
-    def move(self, *_):
-        raise OSError("no space")
-
-    def __getattr__(self, name):
-        return getattr(self._filesystem, name)
-
-
 def test_no_part_appears_if_writing_fails(parts, tmp_path):
-    parts.filesystem = NoRenaming(parts.filesystem)
+    class NoRenaming(type(parts.filesystem)):
+        def move(self, *_):
+            raise OSError("no space")
+
+    parts.filesystem = NoRenaming()
     with pytest.raises(OSError, match="no space"):
         parts.write(batch("x"))
 
@@ -115,8 +92,7 @@ def test_no_part_appears_if_writing_fails(parts, tmp_path):
 def test_a_second_job_is_refused(parts):
     with parts.locked():
         parts.write(batch("x"))
-        with pytest.raises(UserError, match="no other process"), parts.locked():
-            pytest.fail("the folder is locked")
+        refused(parts.locked(), "no other process")
         assert ids(parts) == ["x"]
     with parts.locked():
         assert len(parts.finished()) == 1
@@ -188,7 +164,7 @@ def test_folders_inside_folders_are_searched(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("")
-    filesystem, paths = located_all([tmp_path, tmp_path / "missing.jpg"])
+    filesystem, paths = bulk.located_all([tmp_path, tmp_path / "missing.jpg"])
 
     found = bulk.found_files(filesystem, paths, {".jpg"})
 
@@ -202,8 +178,8 @@ def test_a_uri_is_restored_from_a_path(tmp_path):
     _, path = located(f"file:{tmp_path}")
 
     assert path == located(f"file://{tmp_path}")[1] == str(tmp_path)
-    assert as_text(Path("s3://bucket/a")) == "s3://bucket/a"
-    assert as_text(Path("a/b")) == str(Path("a/b"))
+    assert bulk.as_text(Path("s3://bucket/a")) == "s3://bucket/a"
+    assert bulk.as_text(Path("a/b")) == str(Path("a/b"))
     with pytest.raises(UserError, match="cannot open 'nothing://x'"):
         located("nothing:/x")
 
@@ -215,10 +191,8 @@ def test_lines_are_read_from_their_offsets(tmp_path, monkeypatch):
     filesystem, path = located(text)
 
     starts = list(bulk._starts(filesystem, path))
-    table = pa.concat_tables(
-        bulk._lines(**row, filesystem=filesystem, path=path, finished=digests(["6"]))
-        for row in starts
-    )
+    options = {"filesystem": filesystem, "path": path, "finished": digests(["6"])}
+    table = pa.concat_tables(bulk._lines(**row, **options) for row in starts)
 
     assert [row["number"] for row in starts] == [1, 4, 7]
     assert table["id"].to_pylist() == list("123457")
@@ -229,14 +203,12 @@ def test_lines_are_read_from_their_offsets(tmp_path, monkeypatch):
 def test_an_edited_text_has_another_digest(tmp_path):
     text = tmp_path / "text.txt"
     found = []
-    for content in (b"one\ntwo\n", b"one\nTwo\n", b"one\ntwo\nthree\n"):
+    for content in (b"one\ntwo\n", b"one\nTwo\n", b"one\ntwo\nthree\n", b"one\ntwo\n"):
         text.write_bytes(content)
         found.append(bulk.text_digest(*located(text)))
 
-    assert [x["input_size"] for x in found] == [8, 8, 14]
-    assert len({x["input_digest"] for x in found}) == 3
-    text.write_bytes(b"one\ntwo\n")
-    assert bulk.text_digest(*located(text)) == found[0]
+    assert [x["input_size"] for x in found] == [8, 8, 14, 8]
+    assert len({x["input_digest"] for x in found}) == 3 and found[-1] == found[0]
     with pytest.raises(FileNotFoundError):
         bulk.text_digest(*located(tmp_path / "missing"))
 
@@ -267,10 +239,8 @@ def test_a_damaged_parquet_file_is_a_row_with_its_error(tmp_path):
     assert rows_of(path) == [("1", "one"), ("2", "two"), ("4", "four")]
 
     group = parquet.ParquetFile(path).metadata.row_group(1).column(1)
-    begin = group.dictionary_page_offset
-    content[begin : begin + group.total_compressed_size] = (
-        b"x" * group.total_compressed_size
-    )
+    begin, size = group.dictionary_page_offset, group.total_compressed_size
+    content[begin : begin + size] = b"x" * size
     path.write_bytes(content)
     *intact, (damaged, error) = rows_of(path)
     assert intact == [("1", "one"), ("2", "two")]

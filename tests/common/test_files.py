@@ -21,6 +21,8 @@ from keras_attention_apps.common.files import (
     write_json,
 )
 
+from .conftest import refused
+
 KIND = ("config.json", "weights")
 
 
@@ -38,6 +40,18 @@ def write_folder(folder, *names):
 
 def names_in(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+def fail_to_rename(patch, error):
+    """Let the renaming of temporary files and folders fail."""
+    rename = Path.rename
+
+    def fail(self, target):
+        if self.name.startswith(".part"):
+            raise error
+        return rename(self, target)
+
+    patch.setattr(Path, "rename", fail)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "model.weights.npz", f"{'a' * 251}.txt"])
@@ -72,20 +86,6 @@ def test_a_folder_replaces_the_whole_old_one_but_no_other_files(tmp_path):
     assert (model / "notes.txt").read_text() == "new"
 
 
-def test_after_an_error_the_old_folder_is_unchanged(tmp_path):
-    write_folder(tmp_path / "model", *KIND)
-
-    with (
-        pytest.raises(RuntimeError),
-        atomic_folder(tmp_path / "model", own_names) as temporary,
-    ):
-        write_folder(temporary, "half")
-        raise RuntimeError
-
-    assert names_in(tmp_path) == ["model"]
-    assert names_in(tmp_path / "model") == sorted(KIND)
-
-
 def test_a_replaced_folder_is_restored_after_a_kill(tmp_path):
     write_folder(tmp_path / ".old-12-model", *KIND)
     write_folder(tmp_path / ".part-34-model", "half")
@@ -102,16 +102,10 @@ def test_a_replaced_folder_is_restored_after_a_kill(tmp_path):
 def test_files_that_are_kept_are_in_the_new_folder_before_it_takes_the_name(
     tmp_path, monkeypatch
 ):
-    model, rename = tmp_path / "model", Path.rename
+    model = tmp_path / "model"
     write_folder(model, *KIND, "stale", "notes.txt", "photographs")
-
-    def die(self, target):
-        if self.name.startswith(".part"):
-            raise KeyboardInterrupt
-        return rename(self, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "rename", die)
+    with monkeypatch.context() as patch:
+        fail_to_rename(patch, KeyboardInterrupt)
         with pytest.raises(KeyboardInterrupt), atomic_folder(model, own_names) as new:
             write_folder(new, *KIND)
             (new / "photographs").write_text("new")
@@ -128,12 +122,8 @@ def test_a_folder_of_another_kind_is_not_touched(tmp_path, names):
     write_folder(tmp_path / "mine", *names)
 
     for names_of in (own_names, None):
-        with (
-            pytest.raises(UserError, match=r"other contents: .*mine"),
-            atomic_folder(tmp_path / "mine", names_of),
-        ):
-            pytest.fail("it must be refused before anything is done")
-    assert [p.name for p in (tmp_path / "mine").iterdir()] == names
+        refused(atomic_folder(tmp_path / "mine", names_of), "other contents: .*mine")
+    assert names_in(tmp_path / "mine") == names
 
 
 def test_an_empty_folder_is_replaced_but_not_the_one_we_are_in(tmp_path, monkeypatch):
@@ -146,22 +136,16 @@ def test_an_empty_folder_is_replaced_but_not_the_one_we_are_in(tmp_path, monkeyp
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     for path in (".", "", "..", "/"):
-        with pytest.raises(UserError, match="a new folder"), atomic_folder(path):
-            pytest.fail("it must be refused before anything is done")
+        refused(atomic_folder(path), "a new folder")
 
 
 def test_a_file_and_a_folder_do_not_replace_each_other(tmp_path):
     (tmp_path / "file").write_text("old")
     (tmp_path / "folder").mkdir()
 
-    with (
-        pytest.raises(UserError, match="Received a file"),
-        atomic_folder(tmp_path / "file", own_names),
-    ):
-        pytest.fail("it must be refused before anything is done")
+    refused(atomic_folder(tmp_path / "file", own_names), "Received a file")
     for path in (tmp_path / "folder", tmp_path / "new" / ".." / "folder", ".", ""):
-        with pytest.raises(UserError, match="Received a folder"), atomic_path(path):
-            pytest.fail("it must be refused before anything is done")
+        refused(atomic_path(path), "Received a folder")
     assert (tmp_path / "file").read_text() == "old"
 
 
@@ -177,7 +161,7 @@ def test_unwritable_outputs_are_refused_beforehand(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="not writable"):
             check(tmp_path / "new" / "name")
     check_file(os.devnull)
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert names_in(tmp_path) == ["file"]
 
 
 def test_a_file_that_is_read_only_is_not_replaced(tmp_path, monkeypatch):
@@ -185,11 +169,7 @@ def test_a_file_that_is_read_only_is_not_replaced(tmp_path, monkeypatch):
     file.write_text("old")
     # Root may write to every file.
     monkeypatch.setattr("os.access", lambda path, _: Path(path) != file)
-    with (
-        pytest.raises(UserError, match=r"one that is read-only: .*a\.txt'"),
-        atomic_path(file),
-    ):
-        pytest.fail("it must be refused before anything is done")
+    refused(atomic_path(file), r"one that is read-only: .*a\.txt'")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no permissions of groups here")
@@ -231,7 +211,7 @@ def test_a_folder_is_removed_from_its_name_first(tmp_path, monkeypatch):
     for name in ("one", "other"):
         write_folder(tmp_path / name, *KIND)
     remove_folder(tmp_path / "one")
-    assert [p.name for p in tmp_path.iterdir()] == ["other"]
+    assert names_in(tmp_path) == ["other"]
 
     def die(*args, **kwargs):
         raise KeyboardInterrupt
@@ -239,30 +219,20 @@ def test_a_folder_is_removed_from_its_name_first(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.rmtree", die)
     with pytest.raises(KeyboardInterrupt):
         remove_folder(tmp_path / "other")
-    (left,) = tmp_path.iterdir()
-    assert left.name == f".old-{os.getpid()}-other"
+    assert names_in(tmp_path) == [f".old-{os.getpid()}-other"]
 
 
 def test_the_old_folder_returns_if_the_new_one_cannot_take_its_name(
     tmp_path, monkeypatch
 ):
-    folder, rename = tmp_path / "folder", Path.rename
+    folder = tmp_path / "folder"
     write_folder(folder, *KIND)
-    before = sorted(x.name for x in folder.iterdir())
-
-    def fail(self, target):
-        if self.name.startswith(".part"):
-            raise OSError("No space left on device")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", fail)
-    with (
-        pytest.raises(OSError, match="No space left"),
-        atomic_folder(folder, own_names),
-    ):
+    fail_to_rename(monkeypatch, OSError("No space left on device"))
+    replaced = atomic_folder(folder, own_names)
+    with pytest.raises(OSError, match="No space left"), replaced:
         pass
-    assert sorted(x.name for x in folder.iterdir()) == before
-    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+    assert names_in(folder) == sorted(KIND)
+    assert names_in(tmp_path) == ["folder"]
 
 
 @pytest.mark.parametrize("atomic", [atomic_path, atomic_folder])

@@ -4,17 +4,16 @@ import subprocess
 import sys
 
 import pytest
-from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import locked, locked_file
+
+from .conftest import refused
 
 
 def test_a_second_training_is_refused(tmp_path):
     folder = tmp_path / "new" / "training"
     with locked(folder):
         (folder / "file").touch()
-        message = r"no other process .*training'"
-        with pytest.raises(UserError, match=message), locked(folder):
-            pytest.fail("the folder is locked")
+        refused(locked(folder), r"no other process .*training'")
     with locked(folder):
         pass
     assert [path.name for path in folder.iterdir()] == ["file"]
@@ -42,9 +41,7 @@ def test_a_file_is_locked_by_any_of_its_names_even_if_it_is_replaced(tmp_path):
         with locked_file(output):
             (tmp_path / "new").touch()
             os.replace(tmp_path / "new", output)
-            message = r"output file .* no other process .*link'"
-            with pytest.raises(UserError, match=message), locked_file(link):
-                pytest.fail("the file is locked")
+            refused(locked_file(link), r"output file .* no other process .*link'")
     assert {path.name for path in tmp_path.iterdir()} == {"captions.jsonl", "link"}
 
 
@@ -53,8 +50,7 @@ def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
     with locked_file(first):
         with locked_file(second):
             pass
-        with pytest.raises(UserError, match="no other process"), locked_file(first):
-            pytest.fail("the file is locked")
+        refused(locked_file(first), "no other process")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -63,9 +59,7 @@ def test_an_error_of_the_lock_names_the_output(tmp_path):
     dangling.symlink_to(tmp_path / "missing" / "captions.jsonl")
     loop.symlink_to(loop)
     for path in (dangling, loop, tmp_path / "missing" / "new.jsonl"):
-        message = re.escape(f": {str(path)!r}") + "$"
-        with pytest.raises(OSError, match=message), locked_file(path):
-            pytest.fail("there is no such folder")
+        refused(locked_file(path), re.escape(f": {str(path)!r}") + "$", OSError)
 
 
 HOLD = """
