@@ -1,31 +1,28 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
+from combinations import quick_first
 from keras_attention_apps.common.text import UNKNOWN
 from keras_attention_apps.nmt.config import SamplingConfig
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.training import back_translation
 
-from .trainings import lines, small
+from .trainings import contents, lines, small
 
 
 @pytest.fixture
-def monolingual(few, tmp_path):
+def added(few, model_folder, tmp_path):
+    """The options that add 30 sentences, and two empty ones, to a training."""
     path = tmp_path / "monolingual.fr"
     path.write_text((few / "train.fr").read_text() * 3 + "\n\n", encoding="utf-8")
-    return path
+    return {"monolingual": path, "reverse-model": model_folder}
 
 
 @pytest.fixture
 def parts_of_twelve(monkeypatch):
     monkeypatch.setattr(back_translation, "PART", 12)
-
-
-def options(monolingual, model_folder, **changes):
-    return {"monolingual": monolingual, "reverse-model": model_folder, **changes}
 
 
 @pytest.fixture
@@ -43,11 +40,10 @@ def pairs(monkeypatch):
 
 
 def test_monolingual_text_joins_the_training(
-    few, monolingual, model_folder, tmp_path, parts_of_twelve, untrained_copies, pairs
+    few, added, tmp_path, parts_of_twelve, untrained_copies, pairs
 ):
     output = tmp_path / "run"
-    added = options(monolingual, model_folder, **{"monolingual-weight": 0.5})
-    assert main(small(few, output, **added)) == 0
+    assert main(small(few, output, **added, **{"monolingual-weight": 0.5})) == 0
 
     parts = sorted((output / "back-translations").glob("part-*"))
     assert [len(lines(part)) for part in parts] == [12, 12, 6]
@@ -63,9 +59,8 @@ def test_monolingual_text_joins_the_training(
 
 
 def test_an_interrupted_translation_continues_with_the_missing_parts(
-    few, monolingual, model_folder, tmp_path, parts_of_twelve, untrained_copies, capsys
+    few, added, tmp_path, parts_of_twelve, untrained_copies, capsys
 ):
-    added = options(monolingual, model_folder)
     assert main(small(few, tmp_path / "whole", **added)) == 0
     whole, begun = (tmp_path / x / "back-translations" for x in ("whole", "begun"))
     shutil.copytree(whole, begun)
@@ -76,41 +71,27 @@ def test_an_interrupted_translation_continues_with_the_missing_parts(
     printed = capsys.readouterr().out
     assert "24 of 30 sentences are translated back" in printed
     assert "12 of 30" not in printed and "30 of 30" not in printed
-    for part in whole.iterdir():
-        assert (begun / part.name).read_bytes() == part.read_bytes()
+    assert contents(begun) == contents(whole)
 
 
 @pytest.mark.parametrize(
-    "changes, name",
-    [
-        ({"seed": 3}, "seed"),
-        pytest.param(
-            {"back-translation-temperature": 0.5},
-            "temperature",
-            marks=pytest.mark.exhaustive,
-        ),
-    ],
+    "option", quick_first(["seed", "back-translation-temperature"])
 )
 def test_back_translations_of_something_else_are_kept(
-    few, monolingual, model_folder, tmp_path, untrained_copies, capsys, changes, name
+    few, added, tmp_path, untrained_copies, capsys, option
 ):
-    added = options(monolingual, model_folder)
     assert main(small(few, tmp_path / "run", **added)) == 0
-    folder = tmp_path / "run" / "back-translations"
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    shutil.copytree(folder, tmp_path / "other" / "back-translations")
+    folder, copy = (tmp_path / x / "back-translations" for x in ("run", "other"))
+    shutil.copytree(folder, copy)
 
-    assert main(small(few, tmp_path / "other", **added, **changes)) == 2
+    assert main(small(few, tmp_path / "other", **added, **{option: 3})) == 2
+    name = option.removeprefix("back-translation-")
     assert f"has back-translations of another {name}" in capsys.readouterr().err
-    copied = tmp_path / "other" / "back-translations"
-    assert {path.name: path.read_bytes() for path in copied.iterdir()} == before
+    assert contents(copy) == contents(folder)
 
 
 @pytest.mark.parametrize("option", ["monolingual", "reverse-model"])
-def test_both_options_are_needed(
-    few, monolingual, model_folder, tmp_path, capsys, option
-):
-    added = options(monolingual, model_folder)
+def test_both_options_are_needed(few, added, tmp_path, capsys, option):
     assert main(small(few, tmp_path / "run", **{option: added[option]})) == 2
     assert "--monolingual" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -120,36 +101,30 @@ def test_samples_depend_on_the_seed_alone(translator):
     sentences = ["the red dog sees a cat", "a bird likes the old dog", ""]
 
     def texts(**sampling):
-        found = translator.translate_each(
-            sentences, n_best=7, sampling=SamplingConfig(**sampling)
-        )
+        sampling = SamplingConfig(sampling_temperature=1.0, **sampling)
+        found = translator.translate_each(sentences, n_best=7, sampling=sampling)
         return [[translation.text for translation in best] for best in found]
 
-    drawn = texts(sampling_temperature=1.0, seed=3)
-    assert drawn == texts(sampling_temperature=1.0, seed=3)
-    assert drawn != texts(sampling_temperature=1.0, seed=4)
+    drawn = texts(seed=3)
+    assert texts(seed=4) != drawn == texts(seed=3)
     assert [len(best) for best in drawn] == [7, 7, 1]
     assert len(set(drawn[0])) > 1
 
 
 def test_samples_at_temperature_zero_are_greedy(translator):
     sentences = ["the red dog sees a cat", "a bird likes the old dog"]
-    greedy = translator.translate(sentences, beam_size=1)
-    sampled = translator.translate(
-        sentences, sampling=SamplingConfig(sampling_temperature=0)
-    )
-    one = translator.translate(
-        sentences, sampling=SamplingConfig(sampling_temperature=1, sampling_top_k=1)
+    greedy, sampled, likeliest = (
+        translator.translate(sentences, **options)
+        for options in (
+            {"beam_size": 1},
+            {"sampling": SamplingConfig(sampling_temperature=0)},
+            {"sampling": SamplingConfig(sampling_temperature=1, sampling_top_k=1)},
+        )
     )
 
-    assert (
-        [x.text for x in greedy] == [x.text for x in sampled] == [x.text for x in one]
-    )
-    np.testing.assert_allclose(
-        [x.log_probability for x in greedy],
-        [x.log_probability for x in sampled],
-        rtol=1e-4,
-    )
+    for best, *others in zip(greedy, sampled, likeliest, strict=True):
+        assert [x.text for x in others] == [best.text] * 2
+        assert others[0].log_probability == pytest.approx(best.log_probability, 1e-4)
 
 
 def test_the_command_samples(model_folder, echoed, capsys):
@@ -164,12 +139,9 @@ def test_the_command_samples(model_folder, echoed, capsys):
 
 
 def test_sampling_takes_no_glossary(translator):
+    sampling = SamplingConfig(sampling_temperature=1)
     with pytest.raises(ValueError, match="glossary"):
-        translator.translate(
-            "the dog",
-            sampling=SamplingConfig(sampling_temperature=1),
-            glossary={"dog": "chien"},
-        )
+        translator.translate("a dog", sampling=sampling, glossary={"dog": "chien"})
 
 
 def test_no_text_has_the_tag(subwords):
