@@ -15,34 +15,40 @@ def pairs(corpus):
 
 
 def batches(pairs, subwords, **changes):
-    options = {
-        "batch_tokens": 150,
-        "max_length": 30,
-        "subword_dropout": 0.2,
-    }
+    options = {"batch_tokens": 150, "max_length": 30, "subword_dropout": 0.2}
     return SentenceBatches(pairs, subwords, **{**options, **changes})
+
+
+def texts(pairs):
+    return list(zip(pairs.source, pairs.target, strict=True))
+
+
+def tokens(dataset):
+    """All pairs of token ids of the next epoch."""
+    return [pair for batch in dataset._batches for pair in batch]
+
+
+@pytest.fixture(scope="module")
+def longest(pairs, subwords):
+    return max(map(len, subwords.encode_all([*pairs.source, *pairs.target])))
 
 
 def rows(dataset):
     """All pairs of texts that are in the batches of an epoch."""
-    for (batch,) in (dataset[i] for i in range(len(dataset))):
+    for (batch,) in map(dataset.__getitem__, range(len(dataset))):
         for source, target in zip(batch["source"], batch["target"], strict=True):
             target = target[target != PAD]
             if len(target):
                 assert target[0] == START and target[-1] == END
-                yield (
-                    dataset.subwords.decode(source[source != PAD]),
-                    dataset.subwords.decode(target[1:]),
-                )
+                sides = source[source != PAD], target[1:]
+                yield tuple(map(dataset.subwords.decode, sides))
 
 
 def test_an_epoch_has_every_pair_once(pairs, subwords):
-    expected = sorted(zip(pairs.source, pairs.target, strict=True))
     dataset = batches(pairs, subwords)
-
-    assert sorted(rows(dataset)) == expected
-    dataset.on_epoch_end()
-    assert sorted(rows(dataset)) == expected
+    for _ in range(2):
+        assert sorted(rows(dataset)) == sorted(texts(pairs))
+        dataset.on_epoch_end()
 
 
 def test_little_text_makes_small_batches(pairs, subwords):
@@ -75,20 +81,17 @@ def test_an_epoch_depends_on_its_number_alone(pairs, subwords):
 
 
 def test_bpe_dropout_of_the_source(pairs, subwords):
-    dataset = batches(pairs, subwords)
-    found = [pair for batch in dataset._batches for pair in batch]
+    drawn = zip(*tokens(batches(pairs, subwords)), strict=True)
+    source, target = (set(map(tuple, ids)) for ids in drawn)
 
-    texts = [pairs.source, pairs.target]
-    whole = [{tuple(ids) for ids in subwords.encode_all(text)} for text in texts]
-    drawn = [{tuple(pair[i]) for pair in found} for i in (0, 1)]
-    assert drawn[0] != whole[0]
-    assert drawn[1] == whole[1]
+    assert source != set(map(tuple, subwords.encode_all(pairs.source)))
+    assert target == set(map(tuple, subwords.encode_all(pairs.target)))
 
 
 def test_batches_have_about_as_many_tokens_as_requested(pairs, subwords):
     dataset = batches(pairs, subwords, subword_dropout=0.0)
-    every = [dataset[i][0] for i in range(1, len(dataset))]
-    sizes = [max(x.size for x in batch.values()) for batch in every]
+    every = map(dataset.__getitem__, range(1, len(dataset)))
+    sizes = [max(x.size for x in batch.values()) for (batch,) in every]
 
     # START is not counted.
     assert max(sizes) <= 150 + 150 // 4
@@ -97,22 +100,17 @@ def test_batches_have_about_as_many_tokens_as_requested(pairs, subwords):
 
 def test_batches_of_a_cut_list():
     lengths = np.array([[2, 3], [1, 3], [5, 2], [9, 9], [1, 1]])
-    found = list(cut_batches([0, 1, 2, 3, 4], lengths, 7))
-
-    assert found == [[0, 1], [2], [3], [4]]
+    assert list(cut_batches(range(5), lengths, 7)) == [[0, 1], [2], [3], [4]]
 
 
 def test_number_of_batches():
-    found = [[1, 2, 3], [4], [5], [6, 7, 8, 9]]
-
     for count in (1, 2, 3, 4, 5, 9):
-        changed = to_count(found, count)
+        changed = to_count([[1, 2, 3], [4], [5], [6, 7, 8, 9]], count)
         assert len(changed) == count
         assert sorted(i for batch in changed for i in batch) == list(range(1, 10))
 
 
-def test_long_pairs_are_left_out(pairs, subwords):
-    longest = max(map(len, subwords.encode_all([*pairs.source, *pairs.target])))
+def test_long_pairs_are_left_out(pairs, subwords, longest):
     short = pairs.source[0], pairs.target[0]
     with_long = Pairs(*([text, f"{text} {text}"] for text in short))
     dataset = batches(with_long, subwords, max_length=longest)
@@ -123,15 +121,13 @@ def test_long_pairs_are_left_out(pairs, subwords):
         batches(pairs, subwords, max_length=2)
 
 
-def test_dropout_makes_no_pair_too_long(pairs, subwords):
-    longest = max(map(len, subwords.encode_all([*pairs.source, *pairs.target])))
+def test_dropout_makes_no_pair_too_long(pairs, subwords, longest):
     dataset = batches(pairs, subwords, max_length=longest + 2)
-    found = [pair for batch in dataset._batches for pair in batch]
+    found = tokens(dataset)
 
     assert dataset.too_long_count == 0
     assert max(len(ids) for pair in found for ids in pair) == longest + 2
-    expected = sorted(zip(pairs.source, pairs.target, strict=True))
-    assert sorted(rows(dataset)) == expected
+    assert sorted(rows(dataset)) == sorted(texts(pairs))
     whole = set(map(tuple, subwords.encode_all(pairs.source)))
     assert {tuple(source) for source, _ in found} - whole
 
@@ -154,7 +150,7 @@ def test_an_only_batch_has_the_same_size_in_all_epochs(subwords, few_shapes, len
         assert len(dataset) == 1
         sizes.add(tuple(array.shape for array in dataset[0][0].values()))
         lengths.add(tuple(len(ids) for ids in dataset._batches[0][0]))
-        assert list(rows(dataset)) == [(*pairs.source, *pairs.target)]
+        assert list(rows(dataset)) == texts(pairs)
         dataset.on_epoch_end()
 
     assert len(lengths) > 1 and len(sizes) == 1
@@ -163,24 +159,21 @@ def test_an_only_batch_has_the_same_size_in_all_epochs(subwords, few_shapes, len
 
 
 def test_an_only_batch_without_bpe_dropout_has_no_padding(pairs, subwords):
-    plain = {"subword_dropout": 0.0}
-    (batch,) = batches(pairs, subwords, batch_tokens=10_000, **plain)[0]
-
+    options = {"subword_dropout": 0.0, "batch_tokens": 10_000}
+    (batch,) = batches(pairs, subwords, **options)[0]
     for array in batch.values():
         assert (array[:, -1] != PAD).any()
 
 
 def test_rows_are_a_multiple_of_the_devices(pairs, subwords):
     one, three = (batches(pairs, subwords, devices=devices) for devices in (1, 3))
-    counts = []
+    missing = set()
     for i in range(len(one)):
-        for name, array in three[i][0].items():
-            expected = one[i][0][name]
-            counts.append(len(expected))
-            assert array.shape == (-(-counts[-1] // 3) * 3, expected.shape[1])
-            np.testing.assert_array_equal(array[: counts[-1]], expected)
-            assert (array[counts[-1] :] == PAD).all()
-    assert any(count % 3 for count in counts)
+        for name, expected in one[i][0].items():
+            missing.add(-len(expected) % 3)
+            padded = np.pad(expected, ((0, -len(expected) % 3), (0, 0)))
+            np.testing.assert_array_equal(three[i][0][name], padded)
+    assert any(missing)
 
 
 def test_there_are_few_shapes(pairs, subwords):
@@ -191,7 +184,7 @@ def test_there_are_few_shapes(pairs, subwords):
         assert batch["target"].shape[1] == columns + 1
         shapes.add(batch["source"].shape)
     assert shapes == {(20, 16), (10, 32)}
-    assert sorted(rows(dataset)) == sorted(zip(pairs.source, pairs.target, strict=True))
+    assert sorted(rows(dataset)) == sorted(texts(pairs))
 
 
 def test_weights_say_how_often_an_epoch_has_a_pair(pairs, subwords):
@@ -202,7 +195,7 @@ def test_weights_say_how_often_an_epoch_has_a_pair(pairs, subwords):
         drawn.append(collections.Counter(rows(dataset)))
         dataset.on_epoch_end()
 
-    thrice = set(zip(few.source, few.target, strict=True))
+    thrice = set(texts(few))
     for counts in drawn:
         others = sum(count for pair, count in counts.items() if pair not in thrice)
         assert all(counts[pair] >= 3 for pair in thrice)
@@ -215,8 +208,7 @@ def test_back_translations_are_tagged(pairs, subwords):
     synthetic = dataclasses.replace(synthetic, back_translated=[True] * 20)
     dataset = batches(joined([plain, synthetic], [1, 1]), subwords)
 
-    for batch in dataset._batches:
-        for source, target in batch:
-            is_tagged = subwords.decode(target) in synthetic.target
-            assert (source[0] == UNKNOWN) == is_tagged
-            assert UNKNOWN not in source[1:]
+    for source, target in tokens(dataset):
+        is_tagged = subwords.decode(target) in synthetic.target
+        assert (source[0] == UNKNOWN) == is_tagged
+        assert UNKNOWN not in source[1:]
