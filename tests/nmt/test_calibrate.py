@@ -28,10 +28,8 @@ def calibrated(model_folder, few, corpus, tmp_path_factory):
     found = calibration_of(folder)
     assert (found["data"], found["count"]) == (corpus.name, 8)
     assert found["out_of_domain"] == few.name and 0 <= found["auc"] <= 1
-    update_sealed(
-        folder / "config.json",
-        {"calibration": {**found, "threshold": found["quantiles"][5]}},
-    )
+    found["threshold"] = found["quantiles"][5]
+    update_sealed(folder / "config.json", {"calibration": found})
     return folder
 
 
@@ -65,11 +63,11 @@ def test_unsure_translations_are_named(calibrated, command, capsys):
 )
 def test_a_text_is_unsure_if_one_of_its_sentences_is(first, second, expected):
     nothing = np.zeros((0, 0)), np.zeros(0)
-    one, other = (
+    parts = [
         Translation("", [], [], -1.0, -1.0, *nothing, unsure=unsure)
         for unsure in (first, second)
-    )
-    assert Translation.joined([one, other]).unsure is expected
+    ]
+    assert Translation.joined(parts).unsure is expected
 
 
 def test_a_model_without_calibration_says_nothing(model_folder, command, capsys):
@@ -90,12 +88,8 @@ def test_improbable_translations_are_left_out(model_folder, command, capsys):
 
     kept, error = entries(capsys, command, *least)
     for before, after, out in zip(found, kept, left_out, strict=True):
-        expected = before
-        if out:
-            expected = {
-                name: before[name] for name in ("line", "mean_log_probability")
-            } | {"translation": None}
-        assert after == expected
+        known = {name: before[name] for name in ("line", "mean_log_probability")}
+        assert after == ({**known, "translation": None} if out else before)
         assert (f"line {before['line']}: no translation with" in error) == out
 
     assert main([*command, *least]) == 0
@@ -108,14 +102,10 @@ def test_improbable_translations_are_left_out(model_folder, command, capsys):
 
     several, _ = entries(capsys, command, *least, "--n-best", "2")
     for entry, before, out in zip(several, found, left_out, strict=True):
-        assert entry["line"] == before["line"]
-        ranked = entry["translations"]
-        if out:
-            assert ranked == []
-            assert entry["mean_log_probability"] <= scores[2]
-        else:
-            del before["line"]
-            assert ranked[0] == before and len(ranked) == 2
+        assert entry["line"] == before.pop("line")
+        assert len(entry["translations"]) == (0 if out else 2)
+        assert out or entry["translations"][0] == before
+        assert not out or entry["mean_log_probability"] <= scores[2]
 
 
 def test_the_page_says_what_its_model_is_for(calibrated, tmp_path):
