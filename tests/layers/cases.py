@@ -3,7 +3,7 @@
 import dataclasses
 
 import keras
-from arrays import numpy
+from arrays import draw, numpy
 from combinations import quick_first
 
 import keras_attention as ka
@@ -38,9 +38,7 @@ class Case:
         ]
 
     def draw(self, rng, **lengths):
-        return [
-            rng.normal(size=shape).astype("float32") for shape in self.shapes(**lengths)
-        ]
+        return [draw(rng, shape) for shape in self.shapes(**lengths)]
 
 
 def additive(**options):

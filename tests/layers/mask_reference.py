@@ -21,10 +21,11 @@ def combined(query_mask, value_mask, key_mask, attention_mask):
     return query_mask[:, :, None] & memory_mask & attention_mask
 
 
-def clear_with_nan(arrays, masks):
-    """Write NaN to the masked positions of query, value and key."""
-    for array, name in zip(arrays, ("query", "value", "key"), strict=True):
-        array[~masks[f"{name}_mask"]] = np.nan
+def spoil(arrays, masks):
+    """Write NaN or infinity to the masked positions of query, value and key."""
+    bad = {"query": np.nan, "value": np.inf, "key": np.nan}
+    for array, name in zip(arrays, bad, strict=True):
+        array[~masks[f"{name}_mask"]] = bad[name]
 
 
 def assert_zero_where_masked(gradients, masks):

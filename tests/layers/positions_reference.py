@@ -3,8 +3,8 @@
 import math
 
 import numpy as np
-from keras import ops
-from layers.self_attention_reference import dense
+from arrays import numpy, sigmoid, softmax
+from layers.self_attention_reference import project
 
 
 def rotated(vector, position, base, depth):
@@ -44,6 +44,15 @@ def bucket(offset, num_buckets, max_distance, bidirectional):
     return found + min(exact + int(share * (num_buckets - exact)), num_buckets - 1)
 
 
+def normalised(x, norm):
+    """Zhang and Sennrich, or Ba et al., whose normalisation has a bias, too."""
+    if norm is None:
+        return x
+    gain, *bias = numpy(norm.weights)
+    x = x - x.mean(-1, keepdims=True) if bias else x
+    return gain * x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) + sum(bias)
+
+
 def pair(part, heads, n, q, k, v, t, s):
     """Score and value of head n for a query at t and a key at s, by the papers."""
     kind = type(part).__name__
@@ -55,7 +64,7 @@ def pair(part, heads, n, q, k, v, t, s):
         q, k = (rotated(x, p / slower, base, depth) for x, p in ((q, t), (k, s)))
     if kind == "ShawPositions":
         place = max(-part.max_distance, min(s - t, part.max_distance))
-        of_keys, of_values = (ops.convert_to_numpy(w) for w in part.weights)
+        of_keys, of_values = numpy(part.weights)
         k = k + of_keys[place + part.max_distance]
         v = v + of_values[place + part.max_distance]
     score = q @ k
@@ -63,11 +72,11 @@ def pair(part, heads, n, q, k, v, t, s):
         score -= slope(n, heads) * abs(s - t)
     if kind == "T5Positions":
         row = bucket(s - t, part.num_buckets, part.max_distance, part.bidirectional)
-        score += ops.convert_to_numpy(part.biases)[row, n]
+        score += numpy(part.biases)[row, n]
     return score, v
 
 
-def by_loops(layer, query, value=None, key=None, valid=None):
+def by_loops(layer, query, value=None, key=None, valid=True):
     """Output and weights: one head, one query, one score at a time.
 
     Args:
@@ -82,34 +91,28 @@ def by_loops(layer, query, value=None, key=None, valid=None):
     value = query if value is None else np.float64(value)
     key = value if key is None else np.float64(key)
     (batch, queries, _), positions = query.shape, value.shape[1]
-    valid = np.broadcast_to(
-        True if valid is None else valid, (batch, queries, positions)
-    )
-    w_q, b_q = dense(layer.step.query_projection)
-    w_k, b_k = dense(layer.memory.key_projection)
-    w_v, b_v = dense(layer.memory.value_projection)
-    w_o, b_o = dense(layer.step.output_projection)
-    d_k, d_v, heads = layer.key_dim, layer.memory.value_dim, layer.num_heads
-    share = heads // (layer.num_key_value_heads or heads)
-    output = np.zeros((batch, queries, w_o.shape[1]))
-    output += valid.any(-1)[..., None] * b_o
+    valid = np.broadcast_to(valid, (batch, queries, positions))
+    step, memory, heads = layer.step, layer.memory, layer.num_heads
+    groups = layer.num_key_value_heads or heads
+    q = normalised(project(query, step.query_projection, heads), step.query_norm)
+    k = normalised(project(key, memory.key_projection, groups), memory.key_norm)
+    v = project(value, memory.value_projection, groups)
+    q = q * (layer.scale or layer.key_dim**-0.5)
+    context = np.zeros((batch, queries, heads, v.shape[-1]))
     weights = np.zeros((batch, heads, queries, positions))
     for b, n, t in np.ndindex(batch, heads, queries):
-        q = (query[b, t] @ w_q + b_q)[n * d_k : (n + 1) * d_k] / np.sqrt(d_k)
-        of_key, of_value = (
-            slice(n // share * d, (n // share + 1) * d) for d in (d_k, d_v)
-        )
         (seen,) = np.nonzero(valid[b, t])
-        if not len(seen):
-            continue
-        scores, read = [], []
-        for s in seen:
-            k = (key[b, s] @ w_k + b_k)[of_key]
-            v = (value[b, s] @ w_v + b_v)[of_value]
-            score, v = pair(layer.positions, heads, n, q, k, v, t, s)
-            scores.append(score)
-            read.append(v)
-        odds = np.exp(np.array(scores) - max(scores))
-        weights[b, n, t, seen] = odds / odds.sum()
-        output[b, t] += weights[b, n, t, seen] @ read @ w_o[n * d_v : (n + 1) * d_v]
-    return output, weights
+        g = n * groups // heads
+        pairs = [
+            pair(layer.positions, heads, n, q[b, t, n], k[b, s, g], v[b, s, g], t, s)
+            for s in seen
+        ]
+        if pairs:
+            scores, read = zip(*pairs, strict=True)
+            weights[b, n, t, seen] = softmax(np.array(scores))
+            context[b, t, n] = weights[b, n, t, seen] @ read
+    context = context.reshape(batch, queries, -1)
+    if layer.use_gate:
+        context *= sigmoid(project(query, step.gate_projection)[:, :, 0])
+    output = project(context, step.output_projection)[:, :, 0]
+    return output * valid.any(-1)[..., None], weights

@@ -2,7 +2,7 @@
 
 import keras
 import numpy as np
-from arrays import attend
+from arrays import attend, numpy
 from keras import ops
 
 from keras_attention.layers.multi_head import SelfAttention
@@ -37,11 +37,10 @@ def biased(num_heads=HEADS, key_dim=KEY_DIM, **options):
     return SelfAttention(num_heads, key_dim, bias_initializer="normal", **options)
 
 
-def dense(projection):
-    """Kernel and bias of a projection, in float64."""
-    kernel = ops.convert_to_numpy(projection.kernel).astype("float64")
-    bias = ops.convert_to_numpy(projection.bias) if projection.use_bias else 0.0
-    return kernel, bias
+def project(x, projection, heads=1):
+    """Apply a projection in float64, `(B, T, N, D)` for N heads."""
+    kernel, *bias = map(np.float64, numpy(projection.weights))
+    return (x @ kernel + sum(bias)).reshape(*x.shape[:2], heads, -1)
 
 
 def stepped(layer, x, places=SLOTS, **options):
@@ -56,3 +55,18 @@ def stepped(layer, x, places=SLOTS, **options):
         outputs.append(ops.convert_to_numpy(output))
         weights.append(ops.convert_to_numpy(weight))
     return np.stack(outputs, 1), np.stack(weights, 2), cache
+
+
+def projected(layer, query, value):
+    """Scores `(B, N, T, S)` and values `(B, N, S, D)` of a layer."""
+    q = project(query, layer.step.query_projection, HEADS)
+    k = project(value, layer.memory.key_projection, HEADS)
+    v = project(value, layer.memory.value_projection, HEADS)
+    scores = np.einsum("btnd,bsnd->bnts", q, k) * KEY_DIM**-0.5
+    return scores, v.swapaxes(1, 2)
+
+
+def joined(weights, values):
+    """The output without a projection."""
+    context = (weights @ values).swapaxes(1, 2)
+    return context.reshape(*context.shape[:2], -1)

@@ -17,12 +17,7 @@ from arrays import (
 )
 from keras import ops
 from layers.keras_contract import PROJECTION_OPTIONS, restored_from_config
-from layers.mask_reference import (
-    assert_zero_where_masked,
-    clear_with_nan,
-    combined,
-    masks,
-)
+from layers.mask_reference import assert_zero_where_masked, combined, masks, spoil
 
 import keras_attention as ka
 
@@ -67,9 +62,7 @@ def test_masks_are_combined_whatever_the_masked_values(query, value, key, rng):
     given = masks(rng)
     valid, weights = combined(**given), numpy(of_the_paper(layer))
     expected = by_the_paper(query, value, key, *weights, valid=valid)
-    query[~given["query_mask"]] = np.nan
-    value[~given["value_mask"]] = np.inf
-    key[~given["key_mask"]] = np.nan
+    spoil((query, value, key), given)
 
     context, weights = attend(layer, query, value, key, **given)
 
@@ -128,7 +121,7 @@ def test_gradients_equal_finite_differences_of_the_paper(
     arrays = [np.float64(x) for x in (query, value, key)]
     given = masks(rng)
     spoilt = [x.copy() for x in arrays]
-    clear_with_nan(spoilt, given)
+    spoil(spoilt, given)
     readout = rng.normal(size=(BATCH, QUERIES, VALUE_DIM))
     variables = of_the_paper(layer)
 

@@ -1,7 +1,7 @@
 """Layers in float32 where half precision is the default."""
 
-import numpy as np
 import pytest
+from arrays import assert_close, draw
 from keras import ops
 
 from keras_attention import LuongAttention, SelfAttention
@@ -17,13 +17,10 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_half_precision_by_default_changes_nothing(name, rng, set_floatx):
     layer = LAYERS[name]()
-    query, value = (
-        ops.convert_to_tensor(rng.normal(size=(BATCH, length, DEPTH)), "float32")
-        for length in (QUERIES, POSITIONS)
-    )
-    expected = ops.convert_to_numpy(layer(query, value))
+    arrays = draw(rng, (BATCH, QUERIES, DEPTH), (BATCH, POSITIONS, DEPTH))
+    tensors = [ops.convert_to_tensor(x, "float32") for x in arrays]
+    expected = layer(*tensors)
 
     set_floatx("bfloat16")
-    found = ops.convert_to_numpy(layer(query, value))
 
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert_close(layer(*tensors), expected, 1e-6)

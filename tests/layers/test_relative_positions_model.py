@@ -5,7 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from arrays import assert_close, draw, numpy
+from arrays import assert_close, draw, numpy, softmax
 from combinations import quick_first
 from keras import ops
 from layers.self_attention_reference import BACKEND, read
@@ -45,14 +45,11 @@ def test_compiled_for_any_length(rng, name, monkeypatch):
     def run(x, mask):
         return layer(x, query_mask=mask)
 
-    symbols = (
-        keras.KerasTensor((None, None, DEPTH)),
-        keras.KerasTensor((None, None), "bool"),
-    )
-    run = compiled(run, symbols, xla=True)
-    output = ops.convert_to_numpy(run(ops.convert_to_tensor(x), mask))
+    shapes = (None, None, DEPTH), (None, None)
+    symbols = list(map(keras.KerasTensor, shapes, ("float32", "bool")))
+    output = compiled(run, symbols, xla=True)(ops.convert_to_tensor(x), mask)
 
-    np.testing.assert_allclose(output, expected, atol=1e-5)
+    assert_close(output, expected)
 
 
 @needs_tensorflow
@@ -95,7 +92,7 @@ def test_layers_in_a_file_share_positions(rng, tmp_path, quantized):
     assert first is second
     assert len(loaded.weights) == len(model.weights)
     x = draw(rng, SEQUENCE)
-    np.testing.assert_allclose(read(loaded, x), read(model, x), atol=1e-6)
+    assert_close(loaded(x), model(x), 1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -185,21 +182,15 @@ class Distance(ka.RelativePositions):
         return -ops.cast(ops.abs(offsets), "float32")[:, None]
 
 
-def test_custom_positions_have_a_config():
-    config = ka.SelfAttention(1, 4, positions=Distance(name="near")).get_config()
-
-    assert config["positions"]["config"]["name"] == "near"
-
-
-def test_custom_positions_bias_the_scores(rng):
-    layer = ka.SelfAttention(1, 4, positions=Distance(), kernel_initializer="zeros")
+def test_custom_positions_bias_the_scores_and_have_a_config(rng):
+    positions = Distance(name="near")
+    layer = ka.SelfAttention(1, 4, positions=positions, kernel_initializer="zeros")
+    assert layer.get_config()["positions"]["config"]["name"] == "near"
 
     _, weights = layer(draw(rng, SEQUENCE), return_attention_scores=True)
 
     t = np.arange(STEPS)
-    odds = np.exp(-abs(t[:, None] - t))
-    expected = odds / odds.sum(-1, keepdims=True)
-    np.testing.assert_allclose(ops.convert_to_numpy(weights)[0, 0], expected, atol=1e-6)
+    assert_close(weights[0, 0], softmax(-1.0 * abs(t[:, None] - t)), 1e-6)
 
 
 @pytest.mark.parametrize(

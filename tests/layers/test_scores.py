@@ -3,9 +3,8 @@
 import json
 
 import keras
-import numpy as np
 import pytest
-from keras import ops
+from arrays import assert_close, draw
 
 import keras_attention as ka
 
@@ -26,14 +25,12 @@ def test_a_score_comes_back_from_its_config(name, rng):
     copy = another.from_config(config)
     assert copy.get_config() == score.get_config()
 
-    query = rng.normal(size=(BATCH, QUERIES, DEPTH)).astype("float32")
-    value = rng.normal(size=(BATCH, POSITIONS, DEPTH)).astype("float32")
+    query, value = draw(rng, (BATCH, QUERIES, DEPTH), (BATCH, POSITIONS, DEPTH))
     layers = ka.Attention(score=score), ka.Attention(score=copy)
     for layer in layers:
         layer(query, value)
     layers[1].set_weights(layers[0].get_weights())
-    expected, found = (ops.convert_to_numpy(x(query, value)) for x in layers)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert_close(*(layer(query, value) for layer in layers), 1e-6)
     assert keras.saving.serialize_keras_object(layers[0])["config"]["score"]
 
 

@@ -1,5 +1,7 @@
 """Self-attention as a layer of Keras: its config, its files and its errors."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -88,10 +90,8 @@ def test_projections_do_not_start_alike():
     layer = SelfAttention(1, 11, output_dim=11, use_bias=False)
     layer.build(QUERY)
 
-    kernels = layer.get_weights()
-    assert len(kernels) == 4
-    for i, kernel in enumerate(kernels):
-        assert all((kernel != other).any() for other in kernels[:i])
+    pairs = list(itertools.combinations(layer.get_weights(), 2))
+    assert len(pairs) == 6 and all((one != other).any() for one, other in pairs)
 
 
 def test_options_of_the_projections_take_effect():

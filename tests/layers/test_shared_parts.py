@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
+from arrays import assert_close, draw
 from models import reloaded
 
 import keras_attention as ka
@@ -77,12 +77,8 @@ def test_layers_that_are_loaded_share_their_part_again(build, rng, tmp_path):
     loaded = reloaded(model, tmp_path)
 
     assert len(loaded.weights) == len(model.weights)
-    data = [rng.normal(size=(B, n, DEPTH)).astype("float32") for n in (T, S)]
-    for found, expected in zip(
-        *(keras.tree.flatten(x(data)) for x in (loaded, model)), strict=True
-    ):
-        found, expected = ops.convert_to_numpy(found), ops.convert_to_numpy(expected)
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+    data = draw(rng, (B, T, DEPTH), (B, S, DEPTH))
+    assert_close(loaded(data), model(data))
 
 
 @pytest.mark.parametrize(
@@ -107,14 +103,8 @@ def test_a_shared_temperature_must_fit(first):
 SCORES = {
     "dot": (ka.DotScore, r"query depth 3, key depth 7"),
     "general": (ka.GeneralScore, r"same depth of queries, 7\. Received: 3"),
-    "additive": (
-        lambda: ka.AdditiveScore(11),
-        r"same depth of queries, 7\. Received: 3",
-    ),
-    "location": (
-        lambda: ka.LocationScore(13),
-        r"same depth of queries, 7\. Received: 3",
-    ),
+    "additive": (lambda: ka.AdditiveScore(11), r"depth of queries, 7\. Received: 3"),
+    "location": (lambda: ka.LocationScore(13), r"depth of queries, 7\. Received: 3"),
 }
 
 
