@@ -3,11 +3,9 @@
 import base64
 import io
 import json
-import re
 import urllib.request
-from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
+from repository import blocks, read
 
 
 def documented_functions(monkeypatch, answer):
@@ -21,11 +19,8 @@ def documented_functions(monkeypatch, answer):
         answer: Function of the address and a dict from inputs of the signature to lists
             that returns a dict from outputs to lists.
     """
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
     names = {}
-    exec(next(block for block in blocks if "instances" in block), names)
+    exec(next(x for x in blocks(read("docs/serving.md")) if "instances" in x), names)
 
     def urlopen(request):
         rows = json.loads(request.data)["instances"]

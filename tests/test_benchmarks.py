@@ -1,16 +1,14 @@
 """Every benchmark still runs: the part that measures our code, once."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import pytest
+from repository import ROOT, module_of
 
-ROOT = Path(__file__).parents[1]
 PHOTO = str(ROOT / "docs" / "photographer.jpg")
 
 pytestmark = pytest.mark.skipif(
@@ -18,8 +16,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run(script, *arguments, **variables):
-    """Run a script of `benchmarks/` without standard input and parse what it prints."""
+def printed(script, *arguments, **variables):
+    """Run a script of `benchmarks/` without standard input; return what it prints."""
     finished = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / script, *arguments],
         stdin=subprocess.DEVNULL,
@@ -28,7 +26,11 @@ def run(script, *arguments, **variables):
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **variables},
     )
     assert not finished.returncode, finished.stderr
-    return json.loads(finished.stdout)
+    return finished.stdout
+
+
+def run(*arguments, **variables):
+    return json.loads(printed(*arguments, **variables))
 
 
 @pytest.mark.exhaustive
@@ -73,17 +75,10 @@ def test_translations_are_timed(tmp_path, attention):
 
 @pytest.mark.exhaustive
 def test_backends_are_timed_beside_their_peers():
-    script = ROOT / "benchmarks" / "gpu.py"
     options = ["--backends", "tensorflow", "--rounds", "1", "--steps", "1"]
-    finished = subprocess.run(
-        [sys.executable, script, "dot", *options],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-    )
-    assert "tensorflow: no GPU, runs on the processor" in finished.stdout
-    _, *rows = [x for x in finished.stdout.splitlines() if x.startswith("| ")]
+    text = printed("gpu.py", "dot", *options)
+    assert "tensorflow: no GPU, runs on the processor" in text
+    _, *rows = [x for x in text.splitlines() if x.startswith("| ")]
     cells = [[x.strip() for x in row.split("|")[1:-1]] for row in rows]
     assert [tuple(row[:2]) for row in cells] == [
         (case, precision)
@@ -114,10 +109,7 @@ def test_the_stages_of_a_caption_are_timed():
     ],
 )
 def test_few_functions_are_between_a_call_and_its_equation(name, most):
-    path = ROOT / "benchmarks" / "calls.py"
-    spec = importlib.util.spec_from_file_location("calls", path)
-    calls = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(calls)
+    calls = module_of("benchmarks/calls.py")
 
     found = calls.counts(calls.recorded(calls.CALLS[name]()))
 
@@ -129,12 +121,8 @@ def test_few_functions_are_between_a_call_and_its_equation(name, most):
 def test_answers_of_a_server_are_counted(tmp_path):
     text = tmp_path / "text"
     text.write_text("A dog runs.\n\nTwo women sing.\n")
-    script = ROOT / "benchmarks" / "serving.py"
-    arguments = ["--clients", "3", "--seconds", "1", "--text", text]
-    found = subprocess.run(
-        [sys.executable, script, *arguments], capture_output=True, text=True, check=True
-    )
-    numbers = [line.split()[0] for line in found.stdout.splitlines()]
+    options = ["--clients", "3", "--seconds", "1", "--text", text]
+    numbers = [x.split()[0] for x in printed("serving.py", *options).splitlines()]
     assert int(numbers[1].replace(",", "")) > 3
     assert numbers[2:4] == ["0", "0"]
 
@@ -142,14 +130,8 @@ def test_answers_of_a_server_are_counted(tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["images", "datasets", "markup"])
 def test_damaged_inputs_are_counted(kind):
-    script = ROOT / "benchmarks" / "robustness.py"
-    found = subprocess.run(
-        [sys.executable, script, kind, "--count", "20"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    row = found.stdout.splitlines()[2].strip("| ").split(" | ")
+    text = printed("robustness.py", kind, "--count", "20")
+    row = text.splitlines()[2].strip("| ").split(" | ")
     name, tried, answered, refused, *failures = row
     assert (name, tried, failures) == (kind, "20", 5 * ["0"])
     assert int(answered) + int(refused) == 20

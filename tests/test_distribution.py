@@ -5,12 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from textwrap import dedent
 
 import keras
 import numpy as np
 import pytest
+from repository import blocks, read
 
 from keras_attention import AdditiveAttention, attention_layout_map
 
@@ -139,11 +139,10 @@ def test_the_axis_of_a_layout_map_belongs_to_the_mesh():
 
 @pytest.mark.parametrize("language", ["bash", "yaml"])
 def test_the_examples_of_clusters_have_no_syntax_errors(language):
-    page = (Path(__file__).parents[1] / "docs" / "scale.md").read_text()
-    blocks = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert blocks
+    examples = blocks(read("docs/scale.md"), language)
+    assert examples
 
-    for block in blocks:
+    for block in examples:
         if language == "bash":
             if not shutil.which("bash"):
                 pytest.skip("there is no bash")

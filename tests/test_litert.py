@@ -1,13 +1,11 @@
 """Functions as LiteRT models, run by LiteRT and compared with Keras."""
 
-import importlib.util
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
 from keras import ops
 from models import needs_tensorflow
+from repository import module_of
 
 import keras_attention as ka
 from keras_attention import litert_quantization
@@ -89,10 +87,7 @@ def test_a_search_finds_the_same_in_litert(search, converted, length, rng):
 def test_a_search_finds_the_same_in_onnx_runtime(search, rng):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("tf2onnx")
-    path = Path(__file__).parents[1] / "benchmarks" / "onnx_search.py"
-    spec = importlib.util.spec_from_file_location("onnx_search", path)
-    onnx_search = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(onnx_search)
+    onnx_search = module_of("benchmarks/onnx_search.py")
     source = rng.normal(size=(1, 4, 3)).astype("float32")
     expected = {k: ops.convert_to_numpy(v) for k, v in search(source).items()}
 

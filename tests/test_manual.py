@@ -2,47 +2,35 @@
 
 import configparser
 import csv
-import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
 import types
-from pathlib import Path
 
 import pytest
+from repository import ROOT, blocks, module_of, read
 from servers import served
 
 import keras_attention
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-# Flags of the pattern of a block of code.
-SHOWN = re.DOTALL | re.MULTILINE
 
 
 def hook(name):
     """Import a hook of the manual, which needs the packages of the extra `docs`."""
     for package in ("griffe", "latex2mathml", "mkdocs"):
         pytest.importorskip(package)
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"hooks/{name}.py")
-    module = importlib.util.module_from_spec(spec)
     # MkDocs, too, lets a hook import its neighbours.
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(DOCS / "hooks")
-        spec.loader.exec_module(module)
-    return module
+        return module_of(f"docs/hooks/{name}.py")
 
 
 def test_every_public_name_is_in_the_reference_once():
-    entries = [
-        name
-        for page in sorted((DOCS / "api").glob("*.md"))
-        for name in re.findall(
-            r"^::: keras_attention\.(\S+)$", page.read_text(encoding="utf-8"), re.M
-        )
-    ]
+    pages = "\n".join(read(page) for page in (DOCS / "api").glob("*.md"))
+    entries = re.findall(r"^::: keras_attention\.(\S+)$", pages, re.M)
 
     # The module's docstring describes the step functions of all searches.
     entries.remove("search")
@@ -144,9 +132,7 @@ def test_links_lead_to_files_of_the_repository():
     links = [
         (page.relative_to(ROOT), link)
         for page in pages
-        for link in re.findall(
-            r"\]\((?![a-z]+:|#)([^)#\s]+)", page.read_text(encoding="utf-8")
-        )
+        for link in re.findall(r"\]\((?![a-z]+:|#)([^)#\s]+)", read(page))
     ]
 
     assert len(links) > 60
@@ -238,13 +224,11 @@ def test_the_page_of_the_browser_takes_the_place_of_its_picture(tmp_path, monkey
 
 def test_workflows_run_what_a_contributor_runs():
     yaml = pytest.importorskip("yaml")
-    text = (ROOT / ".github/workflows/checks.yml").read_text(encoding="utf-8")
-    workflow = yaml.safe_load(text)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    _, test_command = re.findall(r"^python -m pip install .*", readme, re.M)
+    workflow = yaml.safe_load(read(".github/workflows/checks.yml"))
+    _, test_command = re.findall(r"^python -m pip install .*", read("README.md"), re.M)
 
     commands = {
-        name: [step["run"] for step in job["steps"] if "run" in step]
+        name: [step.get("run", "") for step in job["steps"]]
         for name, job in workflow["jobs"].items()
     }
 
@@ -257,8 +241,7 @@ def test_page_on_alternative_text_completes_a_website(tmp_path, monkeypatch, cap
     pytest.importorskip("ai_edge_litert")
     from keras_attention_apps.captioner.main import main
 
-    text = (DOCS / "alternative-text.md").read_text(encoding="utf-8")
-    table, pages = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    table, pages = blocks(read("docs/alternative-text.md"))
     (tmp_path / "pictures").mkdir()
     shutil.copy(DOCS / "photographer.jpg", tmp_path / "pictures/a man.jpg")
     (tmp_path / "pictures/broken.jpg").write_text("no picture")
@@ -313,9 +296,9 @@ def same(found, expected):
     reason="the commands are those of a POSIX shell, with curl",
 )
 def test_commands_of_the_page_on_rest_servers_answer_as_it_says():
-    text = (DOCS / "rest.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^```sh\n(.*?)^```(?:\n\n```json\n(.*?)^```)?", text, SHOWN)
-    clients = re.findall(r"^```python\n(.*?)^```", text, SHOWN)
+    text = read("docs/rest.md")
+    with_answer = r"(?s)^```sh\n(.*?)^```(?:\n\n```json\n(.*?)^```)?"
+    commands, clients = re.findall(with_answer, text, re.MULTILINE), blocks(text)
 
     with served("nmt") as (_, nmt), served("captioner") as (_, captioner):
 
@@ -342,13 +325,11 @@ def test_commands_of_the_page_on_rest_servers_answer_as_it_says():
 
 
 def test_release_files_have_the_version_of_the_package():
-    version = keras_attention.__version__
-    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version, citation = keras_attention.__version__, read("CITATION.cff")
 
     released = re.search(r"^date-released: (\S+)$", citation, re.M)[1]
     assert f"\nversion: {version}\n" in citation
-    assert f"\n## {version} ({released})\n" in changes
+    assert f"\n## {version} ({released})\n" in read("CHANGELOG.md")
 
 
 def test_container_is_built_of_the_versions_of_the_tests():
@@ -361,11 +342,9 @@ def test_container_is_built_of_the_versions_of_the_tests():
         for line in "\n".join(extras).splitlines()
         if line and not line.startswith("keras-attention-layers")
     }
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    lines = read("constraints.txt").splitlines()
     pinned = [re.fullmatch(r"([\w.-]+)==[\w.+]+", x) for x in lines if x[:1] != "#"]
 
     assert named - {match[1].lower().replace("_", "-") for match in pinned} == set()
-    assert "-c constraints.txt" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    assert "PIP_CONSTRAINT=$PWD/constraints.txt" in (ROOT / ".ci/run").read_text(
-        "utf-8"
-    )
+    assert "-c constraints.txt" in read("Dockerfile")
+    assert "PIP_CONSTRAINT=$PWD/constraints.txt" in read(".ci/run")

@@ -1,26 +1,25 @@
 """The page on coming from other layers: old and new layers give the same numbers."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
-from arrays import softmax
+from arrays import sigmoid, softmax
 from keras import ops
+from repository import blocks, read
 
 from keras_attention import MonotonicWeighting
 
-PAGE = Path(__file__).parents[1] / "docs/migration.md"
+PAGE = read("docs/migration.md")
 
 
 def run(title):
     """Run the first example of the page, then those below a title."""
-    text = PAGE.read_text(encoding="utf-8")
-    parts = re.split(r"^#+ (.*)\n", text, flags=re.MULTILINE)
+    parts = re.split(r"^#+ (.*)\n", PAGE, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     names = {"__name__": "page"}
     for section in (sections["Migration"], sections[title]):
-        for code in re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.M):
+        for code in blocks(section):
             exec(compile(code, title, "exec"), names)
     return names
 
@@ -60,7 +59,7 @@ def monotonic_weights(p, previous):
     return p * passed * carried
 
 
-def read(weights, memory):
+def context_of(weights, memory):
     return np.einsum("bs,bsd->bd", weights, memory)
 
 
@@ -91,7 +90,7 @@ def test_bahdanau_attention_of_addons(normalize):
     contexts = names["new_context" if normalize else "plain_context"]
     for t in range(query.shape[1]):
         scores = bahdanau_scores(query[:, t], memory, old, normalize)
-        same(contexts[:, t], read(softmax(scores, names["mask"]), memory))
+        same(contexts[:, t], context_of(softmax(scores, names["mask"]), memory))
 
 
 def test_luong_attention_of_addons():
@@ -101,7 +100,7 @@ def test_luong_attention_of_addons():
     for t in range(query.shape[1]):
         scores = luong_scores(query[:, t], memory, old)
         weights = softmax(scores, names["mask"])
-        same(names["new_context"][:, t], read(weights, memory))
+        same(names["new_context"][:, t], context_of(weights, memory))
 
 
 def test_monotonic_attention_of_addons():
@@ -113,9 +112,9 @@ def test_monotonic_attention_of_addons():
     for t in range(query.shape[1]):
         scores = bahdanau_scores(query[:, t], memory, old, normalize=False)
         scores = scores + old["attention_score_bias"]
-        p = np.where(names["mask"], 1 / (1 + np.exp(-scores)), 0)
+        p = np.where(names["mask"], sigmoid(scores), 0)
         weights = monotonic_weights(p, weights)
-        same(names["new_context"][:, t], read(weights, memory))
+        same(names["new_context"][:, t], context_of(weights, memory))
 
 
 def test_attention_wrapper_of_addons():
@@ -129,7 +128,7 @@ def test_attention_wrapper_of_addons():
         output, (state,) = old["cell"](joined, [state])
         output = ops.convert_to_numpy(output)
         scores = luong_scores(output, memory, old)
-        context = read(softmax(scores, names["mask"]), memory)
+        context = context_of(softmax(scores, names["mask"]), memory)
         attention = np.concatenate([output, context], axis=-1) @ old["attention_layer"]
         attention = attention.astype("float32")
         same(names["new_context"][:, t], attention)
@@ -151,7 +150,7 @@ def test_parallel_monotonic_weights_lose_some_where_the_recursive_ones_do_not(rn
     expected = np.zeros((32, 20, 40))
     previous = np.eye(40)[np.zeros(32, int)]
     for t in range(20):
-        p = 1 / (1 + np.exp(-np.float64(scores[:, t])))
+        p = sigmoid(np.float64(scores[:, t]))
         q = np.zeros(32)
         for s in range(40):
             q = q * (1 - p[:, s - 1] if s else 0) + previous[:, s]
@@ -164,12 +163,10 @@ def test_parallel_monotonic_weights_lose_some_where_the_recursive_ones_do_not(rn
 
 
 def test_every_old_name_is_on_the_page():
-    text = PAGE.read_text(encoding="utf-8")
-
     for name in (
         *("Attention", "AdditiveAttention", "MultiHeadAttention"),
         *("AttentionWrapper", "BahdanauAttention", "LuongAttention"),
         *("BahdanauMonotonicAttention", "LuongMonotonicAttention"),
         *("BasicDecoder", "BeamSearchDecoder"),
     ):
-        assert re.search(rf"\b{name}\b", text), name
+        assert re.search(rf"\b{name}\b", PAGE), name

@@ -1,22 +1,19 @@
 """The examples for the library in the documentation run, one after the other."""
 
 import re
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from repository import blocks, read
 
 # One example trains a model, whose result depends on the random seed.
 pytestmark = pytest.mark.usefixtures("seeded")
 
-ROOT = Path(__file__).parents[1]
-
 
 def run(path):
     """Run all examples of a page and return its variables."""
-    text = (ROOT / path).read_text(encoding="utf-8")
-    examples = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    examples = blocks(read(path))
     names = {"__name__": "page", "examples": len(examples)}
     for example in examples:
         if "import tensorflow" in example and keras.backend.backend() != "tensorflow":
@@ -44,8 +41,7 @@ def test_example_of_the_first_page_learns_which_number_counts():
 
 def test_lines_of_the_first_page_run():
     """Every line of the table under "Which layer do I need?"."""
-    text = (ROOT / "docs/index.md").read_text(encoding="utf-8")
-    table = text.split("| you have |")[1].split("\n\n")[0]
+    table = read("docs/index.md").split("| you have |")[1].split("\n\n")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     context, sequence, vector = (2, 5, 24), (2, 40, 24), (2, 24)
     others = {
@@ -54,9 +50,8 @@ def test_lines_of_the_first_page_run():
         "a sequence whose order matters, by relative positions (rotary, ALiBi, T5, "
         "Shaw)": sequence,
         "a long sequence, whose positions attend to their neighbours": sequence,
-        "several heads with a smaller key-value cache (grouped-query attention)": (
-            sequence
-        ),
+        "several heads with a smaller key-value cache "
+        "(grouped-query attention)": sequence,
         "a sequence that should become one vector": vector,
         "autoregressive decoding with a Transformer (key-value cache)": (2, 32),
         "autoregressive decoding with a recurrent decoder": (2, 5, 64),

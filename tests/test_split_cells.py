@@ -4,7 +4,7 @@ import weakref
 import keras
 import numpy as np
 import pytest
-from arrays import EXACT, numpy, randomized
+from arrays import EXACT, assert_close, randomized
 from cells import CELLS
 from combinations import quick_first
 from keras import ops
@@ -65,41 +65,41 @@ def equal(gradients, name, atol, *, context=True, dtype="float32", **options):
     arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]
     readout = rng.normal(size=(STEPS, BATCH, UNITS))
 
+    def outputs_of(inputs, *rest, split):
+        contexts, state = (rest[0], rest[1:]) if context else (None, rest)
+        return run(cell, inputs, contexts, list(state), split=split)
+
     def read(split):
-        def read(inputs, *rest):
-            contexts, state = (rest[0], rest[1:]) if context else (None, rest)
-            outputs = run(cell, inputs, contexts, list(state), split=split)
+        def read(*tensors):
+            outputs = outputs_of(*tensors, split=split)
             return ops.sum(ops.multiply(outputs, readout.astype(dtype)))
 
         return gradients(read, arrays, cell.trainable_variables)
 
-    inputs, *rest = [ops.convert_to_tensor(x) for x in arrays]
-    contexts, state = (rest[0], rest[1:]) if context else (None, rest)
     found, expected = (
-        numpy(run(cell, inputs, contexts, state, split=split))
+        outputs_of(*map(ops.convert_to_tensor, arrays), split=split)
         for split in (True, False)
     )
-    np.testing.assert_allclose(found, expected, atol=atol)
-    for x, y in zip(read(split=True), read(split=False), strict=True):
-        np.testing.assert_allclose(x, y, atol=atol)
-        assert (y != 0).any()
+    assert_close(found, expected, atol)
+    slopes = read(split=False)
+    assert_close(read(split=True), slopes, atol)
+    assert all((slope != 0).any() for slope in slopes)
 
 
 @pytest.mark.parametrize("name", CELLS)
-@pytest.mark.parametrize("context", [True, False])
-def test_equals_the_cell_in_one_piece(gradients, name, context):
-    equal(gradients, name, 1e-5, context=context)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", CELLS)
-def test_equals_the_cell_in_one_piece_in_float64(gradients, name):
-    equal(gradients, name, 1e-10 if EXACT else 1e-5, dtype="float64")
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_equals_the_cell_in_one_piece_without_a_bias(gradients, name):
-    equal(gradients, name, 1e-5, use_bias=False)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"context": False},
+        {"use_bias": False},
+        pytest.param({"dtype": "float64"}, marks=pytest.mark.exhaustive),
+    ],
+    ids=str,
+)
+def test_equals_the_cell_in_one_piece(gradients, name, options):
+    is_exact = EXACT and "dtype" in options
+    equal(gradients, name, 1e-10 if is_exact else 1e-5, **options)
 
 
 class Subclass(keras.layers.GRUCell):

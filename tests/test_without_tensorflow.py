@@ -2,16 +2,15 @@
 
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from repository import ROOT, blocks, read
 
 pytest.importorskip("ai_edge_litert")
-ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "litert.md").read_text(encoding="utf-8")
+PAGE = read("docs/litert.md")
 
 # What `pip install --no-deps .` and the packages of the page bring.
 INSTALLED = (
@@ -70,12 +69,6 @@ def run(installation, program, folder):
     )
 
 
-def programs(heading):
-    """Return the Python programs below a heading of the page."""
-    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return re.findall("```python\n(.*?)```", section, flags=re.DOTALL)
-
-
 def test_tensorflow_is_not_there(installation, tmp_path):
     for name in ("tensorflow", "keras"):
         done = run(installation, f"import {name}", tmp_path)
@@ -87,7 +80,7 @@ def test_the_page_runs(installation, tmp_path, heading):
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     preset = ROOT / "apps" / "captioner" / "presets" / "flickr8k-coco-ensemble"
     (tmp_path / "my.tflite").symlink_to(preset / "model.tflite")
-    (program,) = programs(heading)
+    (program,) = blocks(PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0])
     shown = "\nprint(caption if isinstance(caption, list) else caption.text)"
     done = run(installation, program + shown, tmp_path)
     assert done.returncode == 0, done.stderr
