@@ -121,8 +121,6 @@ CONFIG = "config.json"
 WEIGHTS = "model.weights.npz"
 # Files that a folder of a model contains.
 MODEL_FILES = (CONFIG, WEIGHTS)
-# Model card, in its folder.
-CARD = "README.md"
 
 # Entry of the configuration of an ensemble: the names of its models, and their maximum
 # number. Each model takes memory, even if its name is repeated.

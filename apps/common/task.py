@@ -232,18 +232,16 @@ class Task(Described):
             del options[name]
         return {**options, "vocabulary": models.short_digest(self.tokenizer.content)}
 
-    def save(self, folder: Path, *, card: str | None = None, **metadata: Any) -> None:
+    def save(self, folder: Path, **metadata: Any) -> None:
         """Write the model as a folder that `from_preset` loads.
 
-        Files of an older model there are replaced. `card` is the text of a model card,
-        and `metadata` are more entries of `config.json`, such as how it was trained.
+        Files of an older model there are replaced. `metadata` are more entries of
+        `config.json`, such as how it was trained.
         """
         self.check_single("saving")
         with files.atomic_folder(folder, models.model_names) as temporary:
             self.tokenizer.save(temporary)
             save_model(self.network, temporary / WEIGHTS)
-            if card:
-                (temporary / models.CARD).write_text(card, "utf-8", "backslashreplace")
             models.write_sealed(
                 temporary / CONFIG,
                 {"model": dataclasses.asdict(self.config)}

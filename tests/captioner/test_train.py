@@ -52,22 +52,6 @@ def test_the_training_is_recorded_with_the_model(trained):
     assert {"loss", "bleu-4", "cider"} <= progress["history"][0].keys()
 
 
-def test_the_model_card_has_the_metadata_of_the_hub(trained, squares):
-    hub = pytest.importorskip("huggingface_hub")
-    text = (trained / "model" / "README.md").read_text(encoding="utf-8")
-    data = hub.ModelCard(text).data
-
-    assert (data.library_name, data.license) == ("keras", "unknown")
-    assert data.pipeline_tag == "image-to-text"
-    assert data.model_name == trained.name
-    (name,) = {result.dataset_name for result in data.eval_results}
-    assert name == squares.name
-    best = max(epoch["cider"] for epoch in history_of(trained))
-    found = {x.metric_name: x.metric_value for x in data.eval_results}
-    assert found["CIDEr"] == pytest.approx(best, abs=0.01)
-    assert "loss" not in found and "12 images with 24 captions" in text
-
-
 def test_the_report_shows_captions_and_maps(trained, squares):
     text = (trained / "report.html").read_text(encoding="utf-8")
 

@@ -285,7 +285,7 @@ def test_training_stops_when_the_decoded_score_no_longer_improves(
         validated.append(scores[len(validated)])
         return dict(zip(names, validated[-1], strict=True))
 
-    def keep(metrics):
+    def keep():
         found.append(len(validated))
 
     options = {"progress": progress, "patience": patience}
@@ -308,7 +308,7 @@ def test_the_averaged_weights_are_kept_and_training_goes_on_with_its_own(around)
     start = model.get_weights()[0]
     seen = {}
 
-    def keep(metrics):
+    def keep():
         seen.update(kept=model.get_weights()[0])
 
     options = {"progress": Progress(), "patience": 1}

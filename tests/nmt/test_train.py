@@ -45,22 +45,6 @@ def test_the_training_is_recorded_with_the_model(trained):
     assert third["loss"] < first["loss"] - 0.5
 
 
-def test_the_model_card_has_the_metadata_of_the_hub(trained):
-    hub = pytest.importorskip("huggingface_hub")
-    text = (trained / "model" / "README.md").read_text(encoding="utf-8")
-    data = hub.ModelCard(text).data
-
-    assert data.pipeline_tag == "translation"
-    assert data.language == ["en", "fr"] and data.datasets == ["corpus0"]
-    history = json.loads((trained / "checkpoints" / "progress.json").read_text())
-    found = {x.metric_name: x.metric_value for x in data.eval_results}
-    assert any(
-        found["chrF2"] == pytest.approx(epoch["chrf"], abs=0.01)
-        for epoch in history["history"]
-    )
-    assert {x.metric_type for x in data.eval_results} == {"bleu", "chrf"}
-
-
 def test_the_report_shows_translations_and_alignments(trained, corpus):
     text = (trained / "report.html").read_text(encoding="utf-8")
 

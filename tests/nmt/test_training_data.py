@@ -1,14 +1,11 @@
 """The texts of a training."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from keras_attention_apps.common.training import runner
 from keras_attention_apps.common.training.runner import ValidateDecoded
-from keras_attention_apps.nmt.config import TrainConfig
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.training import train as training
 
 from .trainings import command, history, lines, small
 
@@ -91,11 +88,3 @@ def test_pairs_are_held_out_where_there_is_no_validation(
     assert (
         "9 pairs of sentences for training; 1 pair for val" in capsys.readouterr().out
     )
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_the_suffixes_of_files_name_the_languages(suffix):
-    source, target = Path(f"train.en{suffix}"), Path("my.text", f"train.de{suffix}")
-    config = TrainConfig(output=Path("o"), source=source, target=target)
-
-    assert training._languages(config) == ["en", "de"]

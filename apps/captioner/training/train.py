@@ -243,7 +243,6 @@ class CaptionTraining(runner.Training):
             title=f"Training of a captioner with {config.model.attention} attention",
             data_summary=data_summary,
             options=runner.training_options(config, private=("data", "cache")),
-            card={"task": "image-to-text", "data": [*data.parts]},
         )
         self.devices = devices
         self.data = data

@@ -20,7 +20,6 @@ from keras_attention_apps.common.models import BEST, MODEL_FILES, model_names
 from keras_attention_apps.common.output import shows_bars
 from keras_attention_apps.common.task import Task
 from keras_attention_apps.common.training import data_sets
-from keras_attention_apps.common.training.card import model_card
 from keras_attention_apps.common.training.checkpoints import (
     CHECKPOINTS,
     MOVABLE,
@@ -75,8 +74,8 @@ class ValidateDecoded(keras.callbacks.Callback):
     """Validate decoded output, keep the best model, and stop early.
 
     The EMA of the weights is validated if there is one. `score()` returns a dict of
-    metrics, and `rank` a value of it that is larger for better epochs; `keep(metrics)`
-    stores the model if it is the best of all epochs of the training.
+    metrics, and `rank` a value of it that is larger for better epochs; `keep()` stores
+    the model if it is the best of all epochs of the training.
     """
 
     def __init__(self, score, rank, keep, *, progress, patience):
@@ -112,7 +111,7 @@ class ValidateDecoded(keras.callbacks.Callback):
         self.ranks.append(self.rank(metrics))
         self.history.append({**logs})
         if best_of(self.history, self.rank) == len(self.history) - 1:
-            self.keep(metrics)
+            self.keep()
         if averages:
             self.averages.on_test_end()
         if self.exhausted:
@@ -198,8 +197,7 @@ class Training:
     `config` is a `TrainConfig`. `rank` is a function from the metrics of an epoch to a
     value that is larger for better epochs; `metric` is the first metric of that value.
     The `title` and the `data_summary`, one line about the data, are those of the
-    report. The `options` are saved with the best model, and `card` has further
-    arguments of `model_card`.
+    report. The `options` are saved with the best model.
     """
 
     config: typing.Any
@@ -212,7 +210,6 @@ class Training:
     title: str
     data_summary: str
     options: dict
-    card: dict
     # The default of Keras.
     beta_2: float = 0.999
 
@@ -240,7 +237,7 @@ class Training:
             title = f"Epoch 0: {Path(self.config.from_preset).name}"
             print(f"{title}, before training")
             metrics = _floats(distribution.broadcast_metrics(self.validate()))
-            self.save_best(metrics)
+            self.save_best()
             self.report.add_epoch(title, metrics)
             self.checkpoints.begin(metrics)
         for phase in self.phases()[self.progress.phase :]:
@@ -265,20 +262,10 @@ class Training:
             best = type(self.task).from_preset(self.best)
             self.network.set_weights(best.network.get_weights())
 
-    def save_best(self, metrics, task=None, **metadata):
-        """Save the trained model, or another one, as the best, with its model card."""
-        base = self.config.from_preset
-        card = model_card(
-            self.config.output.name,
-            f"{self.title}: {self.data_summary}",
-            metrics,
-            base=base and Path(base).name,
-            **self.card,
-        )
+    def save_best(self, task=None, **metadata):
+        """Save the trained model, or another one, as the best."""
         save = (task or self.task).save
-        distribution.on_first_host(
-            save, self.best, training=self.options, card=card, **metadata
-        )
+        distribution.on_first_host(save, self.best, training=self.options, **metadata)
 
     def scored(self, task, outputs, references, parts, scores_of, digits=1):
         """Print and return the metrics of outputs for the validation data.

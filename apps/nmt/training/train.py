@@ -5,7 +5,6 @@ import dataclasses
 import html
 import itertools
 import operator
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -176,15 +175,6 @@ def hold_out(pairs, seed):
     return pairs.chosen(training), dataset.Pairs(source, target)
 
 
-def _languages(config):
-    """Return the codes of both languages, or the suffixes of the files of text."""
-    if config.pair:
-        return config.pair.split("-")
-    # A file may be compressed by gzip.
-    names = (x.name.removesuffix(".gz") for x in (config.source, config.target))
-    return [Path(name).suffix.removeprefix(".") for name in names]
-
-
 def _train(config, training, validation, devices):
     start = None
     if config.from_preset:
@@ -289,11 +279,6 @@ class TranslationTraining(runner.Training):
             data_summary=f"{len(training):,} pairs of sentences; "
             f"{self.validation_summary}; {len(translator.tokenizer):,} subwords",
             options=runner.training_options(config),
-            card={
-                "task": "translation",
-                "languages": _languages(config),
-                "data": data_sets.names_of(config.data),
-            },
         )
         self.beta_2 = config.beta_2
         self.devices = devices
@@ -340,7 +325,7 @@ class TranslationTraining(runner.Training):
             self.report.add_epoch(f"Average of {len(folders)} epochs", scores)
             if best_of([*history, scores], self.rank) == len(history):
                 names = [folder.name for folder in folders]
-                self.save_best(scores, averaged, average_of=names)
+                self.save_best(averaged, average_of=names)
             history.append(scores)
 
     def self_critical(self):
