@@ -1,9 +1,12 @@
 """Captions of large collections: the callable, its inputs and its output."""
 
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from arrays import assert_close
 from keras_attention_apps.captioner import CaptionBatch
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
@@ -36,9 +39,7 @@ def check(expected, row):
     assert row["error"] is None
     assert row["caption"] == expected["caption"]
     assert list(row["words"]) == expected["words"]
-    np.testing.assert_allclose(
-        row["probabilities"], expected["probabilities"], atol=2e-4
-    )
+    assert_close(row["probabilities"], expected["probabilities"], 2e-4)
     for name in SCORES:
         assert row[name] == pytest.approx(expected[name], abs=2e-4)
 
@@ -51,29 +52,19 @@ def rows(columns):
 
 
 def contents(paths):
-    found = np.empty(len(paths), object)
-    for i, path in enumerate(paths):
-        with open(path, "rb") as file:
-            found[i] = file.read()
-    return found
+    return np.array([Path(path).read_bytes() for path in paths], object)
 
 
 def test_bytes_and_paths_have_the_captions_of_one_process(
     caption_batch, photographs, expected
 ):
-    by_path = caption_batch({"photo": np.array(photographs)})
-    by_bytes = caption_batch(
-        {"photo": contents(photographs), "id": np.array(photographs)}
-    )
+    by_path = rows(caption_batch({"photo": np.array(photographs)}))
+    by_bytes = rows(caption_batch({"photo": contents(photographs), "id": photographs}))
 
-    for path, row, other in zip(
-        photographs, rows(by_path), rows(by_bytes), strict=True
-    ):
+    for path, row, other in zip(photographs, by_path, by_bytes, strict=True):
         check(expected[path], row)
         check(expected[path], other)
-        np.testing.assert_allclose(
-            row["attention"], expected[path]["attention"], atol=2e-4
-        )
+        assert_close(row["attention"], expected[path]["attention"], 2e-4)
 
 
 def test_bytes_are_left_out_and_other_columns_are_kept(caption_batch, photographs):
@@ -88,10 +79,8 @@ def test_unreadable_image_is_a_row_with_its_error(
     caption_batch, photographs, expected, tmp_path
 ):
     values = np.array([photographs[0], str(tmp_path / "no.jpg"), b"broken", None], "O")
-
-    first, missing, broken, nothing = rows(
-        caption_batch({"id": [1, 2, 3, 4], "photo": values})
-    )
+    inputs = {"id": [1, 2, 3, 4], "photo": values}
+    first, missing, broken, nothing = rows(caption_batch(inputs))
 
     check(expected[photographs[0]], first)
     assert "no.jpg" in missing["error"]
@@ -106,17 +95,11 @@ def test_unreadable_image_is_a_row_with_its_error(
 @pytest.mark.exhaustive
 def test_files_are_read_with_pyarrow(model_folder, photographs, expected, tmp_path):
     fs = pytest.importorskip("pyarrow.fs")
-    batch = CaptionBatch(
-        str(model_folder),
-        column="photo",
-        runtime="keras",
-        filesystem=fs.LocalFileSystem(),
-    )
+    options = {"runtime": "keras", "filesystem": fs.LocalFileSystem()}
+    batch = CaptionBatch(str(model_folder), column="photo", **options)
     missing = str(tmp_path / "no.jpg")
-
-    found = rows(
-        batch({"photo": [photographs[0], missing, f"file://{photographs[1]}"]})
-    )
+    paths = [photographs[0], missing, f"file://{photographs[1]}"]
+    found = rows(batch({"photo": paths}))
 
     check(expected[photographs[0]], found[0])
     assert f"Cannot read {missing!r}" in found[1]["error"]
@@ -139,9 +122,8 @@ def test_contradictory_options_are_errors(options, message, photographs, capsys)
 
 
 def test_missing_ray_is_an_error(monkeypatch, photographs, tmp_path, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    monkeypatch.setitem(__import__("sys").modules, "ray.data", None)
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.fs", None)
+    for name in ("ray", "ray.data", "pyarrow.fs"):
+        monkeypatch.setitem(sys.modules, name, None)
     output = ["--output", str(tmp_path / "out.parquet")]
 
     assert main(["caption", photographs[0], *output, "--engine", "ray"]) == 2

@@ -17,14 +17,12 @@ from programs import calibration_of, error_of, first_line
 @pytest.fixture(scope="module")
 def calibrated(model_folder, squares, tmp_path_factory):
     """A captioner that is unsure of half of its captions."""
-    folder = tmp_path_factory.mktemp("calibrated") / "tiny"
-    shutil.copytree(model_folder, folder)
+    place = tmp_path_factory.mktemp("calibrated") / "tiny"
+    folder = shutil.copytree(model_folder, place)
     assert main(["calibrate", str(folder), "--data", str(squares)]) == 0
     found = calibration_of(folder)
-    update_sealed(
-        folder / "config.json",
-        {"calibration": {**found, "threshold": found["quantiles"][5]}},
-    )
+    found["threshold"] = found["quantiles"][5]
+    update_sealed(folder / "config.json", {"calibration": found})
     return folder
 
 
@@ -33,12 +31,8 @@ def images(squares):
 
 
 def test_a_model_has_the_quantiles_of_its_captions(calibrated, squares):
-    captioner = Captioner.from_preset(calibrated)
-    scores = [
-        x.mean_log_probability
-        for x in captioner.caption([*images(squares)])
-        if x is not None
-    ]
+    captions = Captioner.from_preset(calibrated).caption(images(squares))
+    scores = [x.mean_log_probability for x in captions]
     found = calibration_of(calibrated)
     assert (found["data"], found["count"]) == (squares.name, 4)
     assert min(scores) - 1e-4 <= found["quantiles"][0] <= found["quantiles"][-1] <= 0
@@ -64,8 +58,7 @@ def test_unsure_captions_are_named(calibrated, squares, tmp_path, capsys):
 def test_a_threshold_and_a_purpose_are_written(
     model_folder, squares, tmp_path, capsys, cached_models
 ):
-    folder = tmp_path / "tiny"
-    shutil.copytree(model_folder, folder)
+    folder = shutil.copytree(model_folder, tmp_path / "tiny")
     data = ["--data", str(squares), "--out-of-domain", str(squares)]
     assert main(["calibrate", str(folder), *data, "--purpose", "squares"]) == 0
 
@@ -95,13 +88,10 @@ def test_what_cannot_be_calibrated_is_an_error_at_once(model_folder, squares, ca
 def test_the_help_says_what_the_default_model_is_for(monkeypatch, tmp_path, capsys):
     folder = tmp_path / "presets" / "flickr8k-coco-ensemble"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(
-        "keras_attention_apps.captioner.main.config.PRESETS", tmp_path / "presets"
-    )
-    for content, expected in (
-        ('{"purpose": "everyday photographs"}', True),
-        ("{}", False),
-    ):
+    presets = "keras_attention_apps.captioner.main.config.PRESETS"
+    monkeypatch.setattr(presets, tmp_path / "presets")
+    purpose = '{"purpose": "everyday photographs"}'
+    for content, expected in ((purpose, True), ("{}", False)):
         (folder / "config.json").write_text(content)
         for command in ("caption", "web"):
             with pytest.raises(SystemExit):
@@ -116,8 +106,7 @@ def test_the_page_says_what_its_model_is_for(calibrated, tmp_path):
     pytest.importorskip("gradio")
     from keras_attention_apps.captioner.web import build
 
-    folder = tmp_path / "model"
-    shutil.copytree(calibrated, folder)
+    folder = shutil.copytree(calibrated, tmp_path / "model")
     assert main(["calibrate", str(folder), "--purpose", "<b> & c"]) == 0
     page = build(WebConfig(model=ChosenModel(name=str(folder)), compare=""))
     title = "<h1>captioner</h1><p><b>&lt;b&gt; &amp; c</b></p><p>Captions"
@@ -141,8 +130,7 @@ def test_litert_files_are_calibrated(calibrated, squares, tmp_path, capsys):
     assert {x.unsure for x in expected} == {True, False}
 
     # Both files of a folder change together.
-    folder = tmp_path / "both"
-    shutil.copytree(calibrated, folder)
+    folder = shutil.copytree(calibrated, tmp_path / "both")
     shutil.copy(path, folder / "model.tflite")
     assert main(["calibrate", str(folder), "--data", str(squares)]) == 0
     lite = LiteCaptioner(folder / "model.tflite")

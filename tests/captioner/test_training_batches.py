@@ -24,6 +24,13 @@ def batches(**changes):
     return TrainingBatches(captions, **options)
 
 
+def batch_of_files(paths, **options):
+    """One batch of images of 64 x 64, each with a caption of two words."""
+    options = {"batch_images": len(paths), "captions_per_image": 1, "seed": 0} | options
+    captions = [[[START, 4, 5, END]]] * len(paths)
+    return TrainingBatches(captions, paths=paths, image_size=64, **options)
+
+
 def photographs_of(data):
     return [int(x) for i in range(len(data)) for x in data[i][0]["features"].ravel()]
 
@@ -68,8 +75,7 @@ def test_the_first_two_batches_never_share_a_length():
 def test_images_are_cropped_a_little_at_random(tmp_path):
     # The brightness is the position, so the corners of a crop show its position.
     width, height = 100, 50
-    across = np.broadcast_to(np.arange(width), (height, width))
-    down = np.broadcast_to(np.arange(height)[:, None], (height, width))
+    down, across = np.mgrid[:height, :width]
     picture = np.stack([across, down, across], axis=-1).astype("uint8")
     Image.fromarray(picture).save(tmp_path / "ramp.png")
 
@@ -119,16 +125,8 @@ def test_boxes_move_with_the_image(tmp_path):
     picture[8:40, 36:60] = 255
     Image.fromarray(picture).save(tmp_path / "white.png")
     box = (36 / 64, 8 / 64, 60 / 64, 40 / 64)
-    data = TrainingBatches(
-        [[[START, 4, 5, END]]] * 2,
-        paths=[tmp_path / "white.png"] * 2,
-        image_size=64,
-        boxes=[{5: [box]}] * 2,
-        grid=(4, 8),
-        batch_images=2,
-        captions_per_image=1,
-        seed=0,
-    )
+    files = [tmp_path / "white.png"] * 2
+    data = batch_of_files(files, boxes=[{5: [box]}] * 2, grid=(4, 8))
     mirrored = set()
     for _ in range(6):
         (batch,) = data[0]
@@ -143,15 +141,7 @@ def test_boxes_move_with_the_image(tmp_path):
 
 def test_images_are_unchanged_without_augmentation(squares):
     paths = sorted((squares / "Images").glob("*-0.png"))
-    data = TrainingBatches(
-        [[[START, 4, END]]] * len(paths),
-        paths=paths,
-        image_size=64,
-        augment=False,
-        batch_images=4,
-        captions_per_image=1,
-        seed=0,
-    )
+    data = batch_of_files(paths, augment=False)
     found = sorted(image.tobytes() for image in data[0][0]["images"])
     expected = sorted(np.array(Image.open(path)).tobytes() for path in paths)
     assert found == expected
