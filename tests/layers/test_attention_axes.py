@@ -35,9 +35,14 @@ def rows_of(x, axes):
 
 
 @pytest.mark.parametrize(
-    ("axes", "value_shape"), [((2,), OTHER), ((1, 2), GRID), ((1,), GRID)]
+    ("axes", "value_shape", "sizes"),
+    [
+        ((2,), OTHER, (2, 3, HEADS, 5, 7)),
+        ((1, 2), GRID, (2, HEADS, 3, 5, 3, 5)),
+        ((1,), GRID, (2, 5, HEADS, 3, 3)),
+    ],
 )
-def test_every_row_is_a_sequence(rng, axes, value_shape):
+def test_every_row_is_a_sequence(rng, axes, value_shape, sizes):
     layer = build(axes)
     x, value = draw(rng, GRID, value_shape)
 
@@ -45,7 +50,7 @@ def test_every_row_is_a_sequence(rng, axes, value_shape):
 
     output, weights = attend(plain(layer), rows_of(x, axes), rows_of(value, axes))
     assert_close(rows_of(found[0], axes), output)
-    assert_close(found[1].reshape(weights.shape), weights)
+    assert_close(found[1], weights.reshape(sizes))
     symbols = layer(
         keras.KerasTensor((None, *GRID[1:])),
         keras.KerasTensor((None, *value_shape[1:])),

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from arrays import assert_close, draw
+from arrays import assert_close, draw, numpy
 from keras import ops
 from layers.keras_contract import restored_from_config
 from models import fit, needs_tensorflow, reloaded
@@ -25,7 +25,7 @@ def table_of_the_paper(positions, depth):
 def table(layer):
     """The encoding of every position that a layer knows."""
     if layer.kind == "learned":
-        return ops.convert_to_numpy(layer.embeddings)
+        return numpy(layer.embeddings)
     return table_of_the_paper(LONGEST, DEPTH)
 
 
@@ -35,17 +35,11 @@ def built(kind, **options):
     return layer
 
 
-def add(layer, inputs, **options):
-    return ops.convert_to_numpy(layer(inputs, **options))
-
-
 @pytest.mark.parametrize("depth", [1, 2, DEPTH, 8])
 def test_waves_follow_the_paper(rng, depth):
     x = draw(rng, (BATCH, STEPS, depth))
 
-    found = add(PositionEncoding(), x)
-
-    np.testing.assert_allclose(found, x + table_of_the_paper(STEPS, depth), atol=1e-5)
+    assert_close(PositionEncoding()(x), x + table_of_the_paper(STEPS, depth))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,25 +49,22 @@ def test_axes_before_the_steps_share_the_positions(rng, kind):
     # The second row ends with the last position.
     start = np.array([1, LONGEST - STEPS])
 
-    np.testing.assert_allclose(add(layer, x), x + table(layer)[:STEPS], atol=1e-5)
-    found = add(layer, x, start=start)
+    assert_close(layer(x), x + table(layer)[:STEPS])
+    found = layer(x, start=start)
     for b in range(BATCH):
-        expected = x[b] + table(layer)[start[b] : start[b] + STEPS]
-        np.testing.assert_allclose(found[b], expected, atol=1e-5)
+        assert_close(found[b], x[b] + table(layer)[start[b] : start[b] + STEPS])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stepping_equals_the_full_pass(rng, kind):
     layer = built(kind)
     x = draw(rng, (BATCH, STEPS, DEPTH))
-    expected = add(layer, x)
+    expected = layer(x)
 
     for t in range(STEPS):
         for start in (t, np.int32(t), np.full(BATCH, t)):
-            one = add(layer, x[:, t], start=start)
-            np.testing.assert_allclose(one, expected[:, t], atol=1e-6)
-            rest = add(layer, x[:, t:], start=start)
-            np.testing.assert_allclose(rest, expected[:, t:], atol=1e-6)
+            assert_close(layer(x[:, t], start=start), expected[:, t], 1e-6)
+            assert_close(layer(x[:, t:], start=start), expected[:, t:], 1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,10 +80,9 @@ def test_mixed_precision(half, kind):
     expected = table_of_the_paper(far + STEPS, DEPTH)
     if kind == "learned":
         assert layer.embeddings.dtype == "float32"
-        expected = ops.convert_to_numpy(layer.embeddings)
-    found = ops.convert_to_numpy(ops.cast(found, "float32"))
-    bound = rounding_bound(half, 1)
-    np.testing.assert_allclose(found[0], expected[far:], atol=bound)
+        expected = numpy(layer.embeddings)
+    found = ops.cast(found, "float32")
+    assert_close(found[0], expected[far:], rounding_bound(half, 1))
 
 
 @pytest.mark.usefixtures("double_by_default")
@@ -103,9 +93,8 @@ def test_double_precision_by_default(rng, kind):
     start = np.array([1, 4], "int32")
 
     for first, rows in ((2, [2, 2]), (start, start)):
-        found = add(layer, x, start=first)
         expected = x + [table(layer)[row : row + STEPS] for row in rows]
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert_close(layer(x, start=first), expected)
 
 
 @pytest.mark.parametrize("start", [0, np.array([1, 2], "int32")])
@@ -117,8 +106,7 @@ def test_mask_is_passed_on(rng, start):
     output = PositionEncoding()(x, start=start)
     average = keras.layers.GlobalAveragePooling1D()(output)
 
-    expected = ops.convert_to_numpy(output)[:, :-2].mean(1)
-    np.testing.assert_allclose(ops.convert_to_numpy(average), expected, atol=1e-6)
+    assert_close(average, numpy(output)[:, :-2].mean(1), 1e-6)
 
 
 def test_table_is_learned(rng, gradients):
@@ -152,14 +140,13 @@ def test_layer_comes_back_from_its_config():
     restored = restored_from_config(PositionEncoding, ARGUMENTS)
 
     restored.build((BATCH, STEPS, DEPTH))
-    assert (ops.convert_to_numpy(restored.embeddings) == 0.5).all()
+    assert (numpy(restored.embeddings) == 0.5).all()
     assert restored.trainable_variables == []
     assert not restored.embeddings.trainable
     assert type(restored.embeddings.constraint).__name__ == "NonNeg"
     restored.trainable = True
     (loss,) = restored.losses
-    expected = 0.25 * 0.5 * LONGEST * DEPTH
-    assert ops.convert_to_numpy(loss) == pytest.approx(expected)
+    assert float(loss) == pytest.approx(0.25 * 0.5 * LONGEST * DEPTH)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,7 +160,7 @@ def test_model_trains_compiled_and_comes_back_from_its_file(rng, tmp_path, kind)
 
     restored = reloaded(model, tmp_path)
 
-    np.testing.assert_allclose(add(restored, data), add(model, data), atol=1e-6)
+    assert_close(restored(data), model(data), 1e-6)
 
 
 @needs_tensorflow
@@ -189,7 +176,7 @@ def test_exported_model_takes_any_batch_and_length(rng, tmp_path, kind):
 
     for batch, steps in ((3, 7), (1, 1), (2, LONGEST)):
         data = draw(rng, (batch, steps, DEPTH))
-        assert_close(saved.serve(data), add(model, data))
+        assert_close(saved.serve(data), model(data))
 
 
 def test_learned_positions_need_a_length():

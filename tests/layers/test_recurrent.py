@@ -46,6 +46,11 @@ def weights_of(cell):
     }
 
 
+def run(cell, inputs, state, **options):
+    rnn = keras.layers.RNN(cell, return_sequences=True, **options)
+    return rnn(inputs, initial_state=state)
+
+
 def normalized(a, gain, epsilon=1e-5):
     a = a - a.mean(axis=-1, keepdims=True)
     return gain * a / np.sqrt((a**2).mean(axis=-1, keepdims=True) + epsilon)
@@ -102,8 +107,7 @@ def test_follows_the_paper(rng, name):
     cell = random_cell(name)
     inputs, state = draw(rng, INPUTS), random_state(rng, name)
 
-    rnn = keras.layers.RNN(cell, return_sequences=True)
-    found = rnn(inputs, initial_state=state)
+    found = run(cell, inputs, state)
 
     assert_close(found, by_the_paper(name, weights_of(cell), inputs, state))
 
@@ -145,20 +149,16 @@ def test_other_dtypes_give_nearly_the_same(rng, name, dtype):
             # Small gains and biases: no step enlarges the error of the step before.
             variable.assign(variable / 4)
     inputs, state = draw(rng, INPUTS), random_state(rng, name)
-    expected = keras.layers.RNN(exact, return_sequences=True)(
-        inputs, initial_state=state
-    )
+    expected = run(exact, inputs, state)
 
-    rnn = keras.layers.RNN(cell, return_sequences=True, dtype=dtype)
-    found = rnn(inputs, initial_state=state)
+    found = run(cell, inputs, state, dtype=dtype)
 
     if not (BACKEND == "jax" and dtype == "float64"):
         assert keras.backend.standardize_dtype(found.dtype) == cell.compute_dtype
     found, expected = numpy([ops.cast(x, "float32") for x in (found, expected)])
     # A step rounds twelve times in turn; states are smaller than two.
-    bound = 1e-5
-    if dtype != "float64":
-        bound = rounding_bound(dtype, 12 * STEPS, magnitude=2)
+    half = dtype != "float64"
+    bound = rounding_bound(dtype, 12 * STEPS, magnitude=2) if half else 1e-5
     np.testing.assert_allclose(found, expected, atol=bound, rtol=0)
 
 
@@ -171,14 +171,13 @@ def test_the_normalisation_computes_in_float32(name):
     exact = CELLS[name](UNITS)
     exact.build((None, 1))
     exact.set_weights(cell.get_weights())
-    inputs = np.ones((BATCH, 1))
 
     found, expected = (
-        numpy(c(inputs.astype(c.compute_dtype), c.get_initial_state(BATCH))[0])
+        c(np.ones((BATCH, 1), c.compute_dtype), c.get_initial_state(BATCH))[0]
         for c in (cell, exact)
     )
 
-    np.testing.assert_allclose(found, expected, atol=2e-3)
+    assert_close(found, expected, 2e-3)
 
 
 @every_cell
@@ -213,17 +212,15 @@ def test_dropout_is_that_of_keras(rng, name, recurrent):
     for mask in masks.values():
         assert set(np.unique(mask)) == {0, 2}
         assert np.ndim(mask) == (3 if recurrent else 2)
+    assert_close(used, PAPERS[name](weights_of(cell), inputs, state)[0])
     for b in range(BATCH):
         weights = weights_of(cell)
-        row = [x[b] for x in state]
-        expected, _ = PAPERS[name](weights, inputs[b], row)
-        np.testing.assert_allclose(used[b], expected, atol=1e-5)
         for kernel, mask in masks.items():
             columns = np.reshape(mask, (-1, *np.shape(mask)[-2:]))[:, b].T
             repeats = weights[kernel].shape[1] // columns.shape[1]
             weights[kernel] *= np.repeat(columns, repeats, axis=1)
-        expected, _ = PAPERS[name](weights, inputs[b], row)
-        np.testing.assert_allclose(found[b], expected, atol=1e-5)
+        row = [x[b] for x in state]
+        assert_close(found[b], PAPERS[name](weights, inputs[b], row)[0])
 
 
 OPTIONS = {
