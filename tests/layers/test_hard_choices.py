@@ -4,24 +4,11 @@ import numpy as np
 import pytest
 from arrays import softmax
 from keras import ops
-from layers.weightings_reference import (
-    DTYPES,
-    NAN,
-    POSITIONS,
-    QUERIES,
-    tensor,
-    weights_of,
-)
+from layers.weightings_reference import DTYPES, POSITIONS, QUERIES, tensor, weights_of
 
+from keras_attention.layers import weightings
 from keras_attention.layers.monotonic import monotonic_hard
-from keras_attention.layers.weightings import (
-    entropy,
-    log_probability,
-    masked_gumbel_max,
-    masked_gumbel_softmax,
-    masked_hardmax,
-    masked_log_softmax,
-)
+from keras_attention.layers.weightings import entropy, log_probability, masked_hardmax
 from keras_attention.ops.rows import LOWEST
 
 
@@ -41,7 +28,7 @@ def test_choices_have_no_gradient(rng, gradients):
     # Doubled where chosen: had the choice a gradient, the product rule would show it.
     choices = {
         "best": masked_hardmax,
-        "drawn": lambda scores: masked_gumbel_max(scores, uniform),
+        "drawn": lambda scores: weightings.masked_gumbel_max(scores, uniform),
         "next": lambda p: monotonic_hard(p, np.eye(QUERIES, POSITIONS)),
     }
     for choose in choices.values():
@@ -53,7 +40,7 @@ def test_choices_have_no_gradient(rng, gradients):
 def gumbel_max_of(scores, uniform, mask=None):
     mask = None if mask is None else np.asarray(mask, "bool")
     scores, uniform = tensor(scores), tensor(uniform)
-    return ops.convert_to_numpy(masked_gumbel_max(scores, uniform, mask))
+    return ops.convert_to_numpy(weightings.masked_gumbel_max(scores, uniform, mask))
 
 
 def test_large_scores_do_not_round_the_noise_away(rng):
@@ -86,7 +73,9 @@ def test_relaxed_choice_is_the_softmax_of_noisy_scores(rng, gradients, temperatu
 
     def relaxed(scores):
         noise = tensor(uniform)
-        return masked_gumbel_softmax(scores, noise, mask, temperature=temperature)
+        return weightings.masked_gumbel_softmax(
+            scores, noise, mask, temperature=temperature
+        )
 
     weights = ops.convert_to_numpy(relaxed(tensor(scores)))
     (gradient,) = gradients(lambda x: ops.sum(relaxed(x)[..., 0]), [scores])
@@ -99,10 +88,10 @@ def test_relaxed_choice_is_the_softmax_of_noisy_scores(rng, gradients, temperatu
 
 
 def test_logarithms_are_exact_where_weights_vanish(rng):
-    scores = np.array([[0, -200, 0, 300], [1, 2, 3, NAN], [NAN] * 4], "float32")
+    scores = np.array([[0, -200, 0, 300], [1, 2, 3, np.nan], [np.nan] * 4], "float32")
     mask = np.array([[1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]], "bool")
 
-    logs = weights_of(scores, mask, weighting=masked_log_softmax)
+    logs = weights_of(scores, mask, weighting=weightings.masked_log_softmax)
 
     total = np.log(np.exp([1, 2, 3]).sum())
     expected = [
@@ -114,7 +103,7 @@ def test_logarithms_are_exact_where_weights_vanish(rng):
 
 
 def test_log_probability_of_a_choice(gradients):
-    scores = np.array([[1, 2, NAN], [0, -1e4, NAN], [NAN] * 3], "float32")
+    scores = np.array([[1, 2, np.nan], [0, -1e4, np.nan], [np.nan] * 3], "float32")
     mask = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 0]], "bool")
     choice = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 0]])
 
@@ -141,7 +130,7 @@ def test_choice_of_a_masked_position_has_no_probability():
 
 
 def test_entropy_and_its_gradient(rng, gradients):
-    scores = np.full((5, 4), NAN, "float32")
+    scores = np.full((5, 4), np.nan, "float32")
     scores[0] = 7
     scores[1, :2] = np.log([1, 3])
     scores[2] = [1e4, 0, -1e4, 0]

@@ -9,7 +9,6 @@ from layers.weightings_reference import (
     BATCH,
     DTYPES,
     EXACT,
-    NAN,
     POSITIONS,
     QUERIES,
     monotonic_by_the_paper,
@@ -53,11 +52,8 @@ def test_recursive_form_follows_the_paper(positions, rng):
 
 def test_parallel_form_agrees_for_moderate_probabilities_only(rng):
     p, previous = 0.3 * rng.random((2, QUERIES, 37))
-    np.testing.assert_allclose(
-        monotonic(monotonic_parallel, p, previous),
-        monotonic_by_the_paper(p, previous),
-        rtol=1e-4,
-    )
+    found = monotonic(monotonic_parallel, p, previous)
+    np.testing.assert_allclose(found, monotonic_by_the_paper(p, previous), rtol=1e-4)
 
     p, previous = np.full(37, 0.9), np.eye(37)[30]
     exact = monotonic(monotonic_recursive, p, previous)
@@ -126,7 +122,7 @@ def test_hard_choice_moves_on_to_the_next_position_that_stops(dtype):
 
 
 def test_nan_propagates():
-    p, previous = [0.1, NAN, 0.2, 0.9], [1, 0, 0, 0]
+    p, previous = [0.1, np.nan, 0.2, 0.9], [1, 0, 0, 0]
 
     for function in (monotonic_recursive, monotonic_parallel, monotonic_hard):
         assert np.isnan(monotonic(function, p, previous)).any()

@@ -8,8 +8,6 @@ from hypothesis.extra import numpy as array_strategies
 from keras import ops
 from layers.weightings_reference import (
     DTYPES,
-    INF,
-    NAN,
     POSITIONS,
     QUERIES,
     SPARSE,
@@ -46,7 +44,7 @@ def test_rows_sum_to_one_or_to_zero(scores, mask):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_masked_places_weigh_exactly_zero_whatever_they_hold(weighting, dtype):
-    for stored in (NAN, INF, -INF, 1e4, -1e4):
+    for stored in (np.nan, np.inf, -np.inf, 1e4, -1e4):
         scores, mask = [[2, stored, 2], [stored] * 3], [[1, 0, 1], [0, 0, 0]]
 
         weights = weights_of(scores, mask, dtype, weighting)
@@ -57,7 +55,7 @@ def test_masked_places_weigh_exactly_zero_whatever_they_hold(weighting, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_masked_positions_do_not_affect_the_gradient(dtype, gradients):
-    anything = np.array([NAN, INF, -INF, 1e4, -1e4], "float32")
+    anything = np.array([np.nan, np.inf, -np.inf, 1e4, -1e4], "float32")
     scores = np.full((2, 5, 4), anything[:, None])
     scores[0][:, [0, 2, 3]] = [1, 2, 3]
     mask = np.zeros(scores.shape, "bool")
@@ -95,7 +93,7 @@ def test_extreme_scores_neither_overflow_nor_vanish(weighting, masked, dtype):
 
 
 def test_score_of_minus_infinity_weighs_nothing(gradients):
-    scores = np.array([[-INF, 1, 1], [-INF, -INF, 1]], "float32")
+    scores = np.array([[-np.inf, 1, 1], [-np.inf, -np.inf, 1]], "float32")
     expected = [[0, 0.5, 0.5], [0, 0, 1]]
 
     for mask in (None, np.ones(scores.shape, "bool")):
@@ -112,7 +110,7 @@ def test_score_of_minus_infinity_weighs_nothing(gradients):
     "mask", [[[True, True, True]], [[True, True, False]]], ids=repr
 )
 def test_row_of_minus_infinity_has_no_valid_position(mask, gradients):
-    scores = np.full((1, 3), -INF, "float32")
+    scores = np.full((1, 3), -np.inf, "float32")
     mask = np.array(mask)
 
     (gradient,) = gradients(lambda x: masked_softmax(x, mask)[0, 0], [scores])
@@ -158,12 +156,16 @@ def test_long_rows_in_half_precision_sum_to_one(dtype, masked):
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_nan_propagates(weighting):
-    assert np.isnan(weights_of([[1, NAN, 2]], weighting=weighting)).any()
-    assert np.isnan(weights_of([[1, NAN, 2]], [[1, 1, 0]], weighting=weighting)).any()
+    assert np.isnan(weights_of([[1, np.nan, 2]], weighting=weighting)).any()
+    assert np.isnan(
+        weights_of([[1, np.nan, 2]], [[1, 1, 0]], weighting=weighting)
+    ).any()
 
 
 def test_masked_sigmoid(gradients):
-    scores = np.array([[0, 100, -100, NAN], [INF, -INF, np.log(3), 1]], "float32")
+    scores = np.array(
+        [[0, 100, -100, np.nan], [np.inf, -np.inf, np.log(3), 1]], "float32"
+    )
     mask = np.array([[1, 1, 1, 0], [0, 1, 1, 0]], "bool")
 
     p = weights_of(scores, mask, weighting=monotonic.masked_sigmoid)

@@ -7,7 +7,6 @@ from keras import ops
 from layers.weightings_reference import (
     BATCH,
     EXACT,
-    NAN,
     POSITIONS,
     QUERIES,
     SPARSE,
@@ -64,7 +63,7 @@ def test_sparse_gradients_equal_finite_differences(weighting, rng, gradients):
     def read_the_paper(scores):
         return (by_the_paper(weighting, scores, mask) * readout).sum()
 
-    spoilt = np.where(mask, scores, NAN).astype("float64" if EXACT else "float32")
+    spoilt = np.where(mask, scores, np.nan).astype("float64" if EXACT else "float32")
     (gradient,) = gradients(read, [spoilt])
 
     (expected,) = finite_differences(read_the_paper, scores)

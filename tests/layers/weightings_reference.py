@@ -15,7 +15,6 @@ from keras_attention.layers.weightings import (
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, QUERIES, POSITIONS = 2, 3, 5
 DTYPES = ["float16", "bfloat16", "float32", "float64"]
-INF, NAN = np.inf, np.nan
 # JAX has no float64 by default.
 EXACT = keras.backend.backend() != "jax"
 SPARSE = [masked_sparsemax, masked_entmax15]
