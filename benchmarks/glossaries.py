@@ -1,11 +1,11 @@
-"""Test sets of glossaries: sentences of Multi30k in which one entry occurs.
+"""Terms of a glossary in translations: do they replace the right words?
 
-Writes OUTPUT/val.en and val.de, 200 sentences, and OUTPUT/terms.tsv, half of the
-entries below, both drawn at random. Every German term differs from the word that
-translators usually say. In each sentence, one word has an entry. The scores are from
+Draws half of the entries below, and 200 sentences of the validation set of Multi30k in
+which one of them occurs, at random. Every German term differs from the word that
+translators usually say. Prints the share of the terms that their translations contain
+once, without the word that they replace, and BLEU with and without the glossary.
 
-    python benchmarks/glossaries.py multi30k glossary-1 --seed 1
-    nmt evaluate --data glossary-1 --pair en-de --glossary glossary-1/terms.tsv
+    python benchmarks/glossaries.py multi30k --seed 1
 """
 
 import random
@@ -13,6 +13,10 @@ import re
 from pathlib import Path
 
 import tyro
+from keras_attention_apps.nmt import Translator
+from keras_attention_apps.nmt.config import DEFAULT_MODEL
+from keras_attention_apps.nmt.metrics import translation_scores
+from keras_attention_apps.nmt.text import aligned_words
 from tyro.conf import Positional
 
 # Pairs of an English word and a German term.
@@ -36,36 +40,68 @@ Reisebus, book Roman, bed Liege, apron Küchenschürze
 
 
 def glossaries(
-    data: Positional[Path], output: Positional[Path], *, seed: int = 1, count: int = 200
+    data: Positional[Path],
+    *,
+    model: str = DEFAULT_MODEL,
+    seed: int = 1,
+    count: int = 200,
 ):
-    """Write a test set of a glossary.
+    """Print how a model translates with a glossary.
 
     Args:
         data: Folder with val.en and val.de.
-        output: Folder of the test set.
+        model: Preset or folder of a model.
         seed: Seed of the sentences and the entries.
         count: Number of sentences.
     """
     entries = [pair.split() for pair in ENTRIES.split(",")]
     rng = random.Random(seed)
-    entries = sorted(rng.sample(entries, len(entries) // 2))
-    words = {word for word, _ in entries}
-    sides = [
+    glossary = dict(rng.sample(entries, len(entries) // 2))
+    source, target = (
         (data / f"val.{language}").read_text("utf-8").splitlines()
         for language in ("en", "de")
-    ]
+    )
     chosen = [
         i
-        for i, sentence in enumerate(sides[0])
-        if sum(word in words for word in re.findall(r"\w+", sentence.lower())) == 1
+        for i, sentence in enumerate(source)
+        if sum(word in glossary for word in words(sentence.lower())) == 1
     ]
     chosen = sorted(rng.sample(chosen, count))
-    output.mkdir(parents=True, exist_ok=True)
-    for language, side in zip(("en", "de"), sides, strict=True):
-        text = "".join(f"{side[i]}\n" for i in chosen)
-        (output / f"val.{language}").write_text(text, "utf-8")
-    text = "".join(f"{word}\t{term}\n" for word, term in entries)
-    (output / "terms.tsv").write_text(text, "utf-8")
+    sentences, references = ([side[i] for i in chosen] for side in (source, target))
+    translator = Translator.from_preset(model)
+    plain = translator.translate(sentences, split=False)
+    found = translator.translate(sentences, split=False, glossary=glossary)
+    replaced = sum(
+        is_replaced(glossary, *pair) for pair in zip(plain, found, strict=True)
+    )
+    print(f"{100 * replaced / count:.1f} % of the terms replace their word")
+    for name, translations in (("without", plain), ("with", found)):
+        texts = [translation.text for translation in translations]
+        scores, _ = translation_scores(texts, references)
+        print(f"BLEU {scores['bleu-lc']:.2f} {name} the glossary, lower-cased")
+
+
+def words(text):
+    return re.findall(r"\w+", text)
+
+
+def is_replaced(glossary, plain, found):
+    """Return whether a translation has its term once, in place of the model's own word.
+
+    The own word is that of the plain translation which is aligned with the source of
+    the term. It must occur less often than there.
+    """
+    ((place, term),) = [
+        (place, glossary[word])
+        for place, text in enumerate(plain.source_words)
+        for word in words(text.lower())
+        if word in glossary
+    ]
+    before, after = words(plain.text), words(found.text)
+    (aligned,) = aligned_words(plain.weights, {place})
+    own = words(plain.words[aligned])
+    is_gone = own == [term] or all(after.count(x) < before.count(x) for x in own)
+    return after.count(term) == 1 and is_gone
 
 
 if __name__ == "__main__":

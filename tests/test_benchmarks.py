@@ -128,6 +128,24 @@ def test_answers_of_a_server_are_counted(tmp_path):
 
 
 @pytest.mark.exhaustive
+def test_terms_that_replace_words_are_counted(tmp_path):
+    words = ("man", "woman", "boy", "girl", "dog", "child", "bus", "horse")
+    for language, article in (("en", "A"), ("de", "Ein")):
+        text = "".join(f"{article} {word} in the snow.\n" for word in words)
+        (tmp_path / f"val.{language}").write_text(text)
+    script = ROOT / "benchmarks" / "glossaries.py"
+    found = subprocess.run(
+        [sys.executable, script, tmp_path, "--count", "2"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    share, without, with_terms = found.stdout.splitlines()
+    assert share == "100.0 % of the terms replace their word"
+    assert "without the glossary" in without and "with the glossary" in with_terms
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["images", "datasets", "markup"])
 def test_damaged_inputs_are_counted(kind):
     text = printed("robustness.py", kind, "--count", "20")

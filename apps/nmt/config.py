@@ -486,11 +486,6 @@ class EvaluateConfig:
     split: str | None = None
     model: Flags[ChosenModel] = ChosenModel()
     runtime: Flags[RuntimeConfig] = RuntimeConfig()
-    #: Glossary, as for nmt translate. Also prints the percentage of its phrases that
-    #: the translations contain, that they contain once, and whose replaced words they
-    #: do not contain: those of the translation without the glossary that the attention
-    #: aligns with the source of a phrase.
-    glossary: Path | None = None
     #: Translate a line of several sentences sentence by sentence. Without it, models
     #: are comparable with those that read a line as a whole.
     split_sentences: bool = False

@@ -432,7 +432,7 @@ class BaseTranslator(Described):
         if cut:
             # Phrases of the rest have nothing to translate.
             sentence = self.tokenizer.decode(token_ids)
-        found = glossary.find_places(sentence)
+        found = glossary.find(sentence)
         phrases = self._phrases(found)
         while sum(map(len, phrases)) >= self.max_length:
             phrases.pop()

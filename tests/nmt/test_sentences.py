@@ -79,7 +79,7 @@ class Doubling(BaseTranslator):
     def _source(self, sentence, glossary):
         words = sentence.split()
         cut = len(words) > self.max_length
-        phrases = glossary.find(sentence) if glossary else []
+        phrases = list(glossary.find(sentence)) if glossary else []
         token_ids = [*words[: self.max_length], None]
         return translations._Source(token_ids, cut, [], [], phrases)
 

@@ -1,6 +1,5 @@
 """`nmt evaluate` and `nmt calibrate`: scores of a model, and how sure it is."""
 
-import functools
 import sys
 
 from keras_attention_apps.common.errors import counted
@@ -8,42 +7,23 @@ from keras_attention_apps.common.files import check_read_once
 from keras_attention_apps.common.hypotheses import calibrate as calibrate_model
 from keras_attention_apps.nmt import metrics
 from keras_attention_apps.nmt.data import dataset
-from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.translations import RUNTIMES
 
 
 def evaluate(config):
     """Print the scores that an `EvaluateConfig` describes."""
     source, target = _files(config)
-    check_read_once(source, target, config.glossary)
-    glossary = config.glossary and Glossary.from_file(config.glossary)
+    check_read_once(source, target)
     sources, references = dataset.read_parallel(source, target)
     # Scores are those of the Keras model, unless LiteRT is requested.
-    translator = RUNTIMES.load_for(
-        config, auto="keras", needs_keras=config.glossary and "--glossary"
-    )
+    translator = RUNTIMES.load_for(config, auto="keras")
     search = translator.search_options(**config.search.given)
-    translate = functools.partial(
-        translator.translate,
+    found = translator.translate(
         sources,
         batch_size=config.batch_size,
         split=config.split_sentences,
         **search,
     )
-    found = translate(glossary=glossary)
-    translations = [translation.text for translation in found]
-    _warn(found)
-    print(
-        f"{config.model.name} on {len(sources)} sentences of {source}, "
-        f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
-    )
-    _print_scores(sources, translations, references)
-    if glossary is not None:
-        _print_glossary(glossary, sources, found, references, translate)
-
-
-def _warn(found):
-    """Print a warning if sentences were translated in part, or without some phrases."""
     cut = sum(translation.cut for translation in found)
     if cut:
         print(
@@ -51,17 +31,11 @@ def _warn(found):
             "length of the model, and were cut",
             file=sys.stderr,
         )
-    without = sum(bool(translation.omitted) for translation in found)
-    if without:
-        print(
-            f"nmt: warning: the glossary phrases of {without} of {len(found)} "
-            "sentences did not all fit, and were left out in part",
-            file=sys.stderr,
-        )
-
-
-def _print_scores(sources, translations, references):
-    """Print BLEU and chrF2, also by length."""
+    print(
+        f"{config.model.name} on {len(sources)} sentences of {source}, "
+        f"beam {search['beam_size']}, length penalty {search['length_penalty']}"
+    )
+    translations = [translation.text for translation in found]
     scores, signatures = metrics.translation_scores(translations, references)
     for name, score in scores.items():
         print(f"{name:8} {score:6.2f}  {signatures[name]}")
@@ -75,30 +49,6 @@ def _print_scores(sources, translations, references):
         if shortest < longest:
             of = f"{shortest} to {of}"
         print(f"{'':8} {score:6.2f}  {counted(count, 'sentence')} of {of}")
-
-
-def _print_glossary(glossary, sources, found, references, translate):
-    """Print how many phrases of a glossary the translations contain, and where.
-
-    `found` are the translations with it; `translate` translates without it.
-    """
-    translations = [translation.text for translation in found]
-    share, count = glossary.coverage(sources, translations)
-    print(f"glossary {share:6.2f}  % of {count} phrases are in the translations")
-    if not any(one.weights.any() for one in found):
-        return
-    unconstrained = translate()
-    counts = glossary.replacements(sources, found, unconstrained)
-    shares = 100 * counts[1:] / max(counts[0], 1)
-    for share, text in zip(
-        shares,
-        ("once", "without the word that they replace", "once and without it"),
-        strict=True,
-    ):
-        print(f"{'':8} {share:6.2f}  % {text}")
-    plain = [translation.text for translation in unconstrained]
-    scores, _ = metrics.translation_scores(plain, references)
-    print(f"{'':8} {scores['bleu-lc']:6.2f}  bleu-lc without the glossary")
 
 
 def _files(config):

@@ -2,11 +2,10 @@
 
 import unicodedata
 
-import numpy as np
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.text import END, UNKNOWN, begins_unspaced, has_unspaced
+from keras_attention_apps.common.text import END, UNKNOWN, begins_unspaced
 from keras_attention_apps.nmt.data.dataset import read_lines
-from keras_attention_apps.nmt.text import aligned_words, clean
+from keras_attention_apps.nmt.text import clean
 
 # Zero-width non-joiner and joiner, which separate no words.
 _JOINERS = "\u200c\u200d"
@@ -29,7 +28,7 @@ class Glossary:
 
     >>> glossary = Glossary({"dog": "Hund", "hot dog": "Hotdog"})
     >>> glossary.find("A Dog eats a hot dog.")
-    ['Hund', 'Hotdog']
+    {'Hund': {1}, 'Hotdog': {4, 5}}
     """
 
     def __init__(self, phrases):
@@ -84,11 +83,7 @@ class Glossary:
             )
 
     def find(self, sentence):
-        """Return the target phrases for a sentence, in order, each once."""
-        return list(self.find_places(sentence))
-
-    def find_places(self, sentence):
-        """Return a dict from the target phrases for a sentence to their places.
+        """Return a dict from the target phrases for a sentence, in order, to places.
 
         A place is the set of the indices of the words, between spaces, of the source.
         """
@@ -109,44 +104,6 @@ class Glossary:
             else:
                 place += 1
         return found
-
-    def coverage(self, sentences, translations):
-        """Return the percentage of phrases that translations contain, and their number.
-
-        As in `find`, a phrase matches whole words. The percentage of none is 100.
-        """
-        found = [
-            bool(count_phrase(_words(translation), _words(target)))
-            for sentence, translation in zip(sentences, translations, strict=True)
-            for target in self.find(sentence)
-        ]
-        return 100 * sum(found) / len(found) if found else 100.0, len(found)
-
-    def replacements(self, sentences, translations, unconstrained):
-        """Measure how target phrases replace the words that a model would say.
-
-        The replaced words are those of the unconstrained translation that are aligned
-        with the source of a phrase; see `aligned_words`. The integer array counts
-        phrases that apply; that their translations contain once; whose replaced words
-        are fewer than without the glossary; and both. Sentences in scripts without
-        spaces do not count.
-        """
-        counts = np.zeros(4, "int64")
-        triples = zip(sentences, translations, unconstrained, strict=True)
-        for sentence, translation, plain in triples:
-            if has_unspaced(sentence):
-                continue
-            words, before = _words(translation.text), _words(plain.text)
-            for target, places in self.find_places(sentence).items():
-                aligned = aligned_words(plain.weights, places)
-                replaced = _words(" ".join(plain.words[i] for i in aligned))
-                replaced = [word for word in replaced if _is_letter(word[0])]
-                once = count_phrase(words, _words(target)) == 1
-                gone = replaced == _words(target) or (
-                    count_phrase(words, replaced) < count_phrase(before, replaced)
-                )
-                counts += [1, once, gone, once and gone]
-        return counts
 
 
 def _words(text):
