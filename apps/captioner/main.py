@@ -1,7 +1,5 @@
 """The command line: `captioner caption`, `train`, `evaluate` and the other commands."""
 
-import sys
-
 from keras_attention_apps.captioner import config
 from keras_attention_apps.common import cli
 
@@ -67,7 +65,3 @@ def _load_task():
     from keras_attention_apps.captioner.inference import Captioner
 
     return Captioner
-
-
-if __name__ == "__main__":
-    sys.exit(main())

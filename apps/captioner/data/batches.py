@@ -25,6 +25,8 @@ from keras_attention_apps.common.training.data_sets import Mixture
 
 # Images are sorted by the length of their captions within buckets of this many batches.
 BUCKET_BATCHES = 8
+# Images whose features are computed at a time.
+FEATURE_BATCH = 32
 # Minimum share of an image's width, and of its height, that a crop keeps.
 MIN_CROP = 0.8
 # Seconds without a change after which an incomplete file counts as abandoned.
@@ -35,22 +37,12 @@ _VERSION = 3
 WHOLE = (0.0, 0.0, 1.0, 1.0), False
 
 
-class ImageBatches(keras.utils.PyDataset):
-    """Batches of images, in order, as inputs of the network."""
-
-    def __init__(self, paths, size, batch_size=32, views=None):
-        super().__init__()
-        self.paths = paths
-        self.size = size
-        self.batch_size = batch_size
-        self.views = views or [WHOLE] * len(paths)
-
-    def __len__(self):
-        return -(-len(self.paths) // self.batch_size)
-
-    def __getitem__(self, index):
-        batch = slice(index * self.batch_size, (index + 1) * self.batch_size)
-        return load_images(self.paths[batch], self.size, self.views[batch])
+def image_batches(paths, size, batch_size, views=None):
+    """Yield the images in order, as arrays `(B, size, size, 3)` of uint8."""
+    views = views or [WHOLE] * len(paths)
+    for begin in range(0, len(paths), batch_size):
+        batch = slice(begin, begin + batch_size)
+        yield load_images(paths[batch], size, views[batch])
 
 
 def load_images(paths, size, views):
@@ -261,14 +253,14 @@ def _write_features(path, backbone, paths, views, shape):
     features = np.lib.format.open_memmap(path, "w+", "float16", shape)
     _reserve(path)
     model = feature_model(backbone)
-    batches = ImageBatches(paths, backbone.cnn.input_shape[1], views=views)
-    multiple = shape_multiple(batches.batch_size)
+    size, multiple = backbone.cnn.input_shape[1], shape_multiple(FEATURE_BATCH)
+    begin = 0
     with progress_bar(total=len(paths), unit="image") as progress:
-        for index in range(len(batches)):
-            begin = index * batches.batch_size
-            computed = predict_rows(model, batches[index], multiple)
-            features[begin : begin + len(computed)] = computed
-            progress.update(len(computed))
+        for images in image_batches(paths, size, FEATURE_BATCH, views):
+            end = begin + len(images)
+            features[begin:end] = predict_rows(model, images, multiple)
+            progress.update(len(images))
+            begin = end
     features.flush()
 
 

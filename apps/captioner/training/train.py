@@ -16,9 +16,9 @@ from keras_attention_apps.captioner.config import (
     with_data_defaults,
 )
 from keras_attention_apps.captioner.data.batches import (
-    ImageBatches,
     TrainingBatches,
     cached_features,
+    image_batches,
     random_views,
 )
 from keras_attention_apps.captioner.data.dataset import (
@@ -283,11 +283,12 @@ class CaptionTraining(runner.Training):
         self._load_best(config.fine_tune_dropout)
         backbone.unfreeze(config.fine_tune_share)
         paths = [image.path for image in self.validation]
-        batches = ImageBatches(paths, size, VALIDATION_BATCH)
         self._fit_captions(
             "Fine-tuning",
             {"paths": [image.path for image in self.training], "image_size": size},
-            lambda: ({"images": batches[index]} for index in range(len(batches))),
+            lambda: (
+                {"images": x} for x in image_batches(paths, size, VALIDATION_BATCH)
+            ),
             config.fine_tune_epochs,
             config.fine_tune_learning_rate,
         )
