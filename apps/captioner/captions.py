@@ -150,7 +150,8 @@ class BaseCaptioner(Described):
         Raises:
             ValueError: If an option is out of range, or `images` is a single path.
         """
-        check_maps(maps)
+        if maps not in MAPS:
+            raise UserError(f"maps must be {' or '.join(MAPS)}. Received: {maps!r}")
         search = self.search_options(**search)
         check_several(images)
         check_n_best(n_best, search)
@@ -255,12 +256,6 @@ def _on_keras():
 
 
 RUNTIMES = models.Runtimes(_on_keras, LiteCaptioner)
-
-
-def check_maps(maps: str) -> None:
-    """Raise a `UserError` if there are no such attention maps."""
-    if maps not in MAPS:
-        raise UserError(f"maps must be {' or '.join(MAPS)}. Received: {maps!r}")
 
 
 def member_configs(model: str) -> list[ModelConfig]:

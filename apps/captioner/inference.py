@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
-from keras_attention_apps.captioner.captions import BaseCaptioner, check_maps
+from keras_attention_apps.captioner.captions import BaseCaptioner
 from keras_attention_apps.captioner.config import (
     RUNTIME_OPTIONS,
     CaptionSearchOptions,
@@ -23,7 +23,7 @@ from keras_attention_apps.captioner.network.networks import (
 )
 from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network.base import computing_in, power_of_two
+from keras_attention_apps.common.network.base import power_of_two
 from keras_attention_apps.common.task import Task
 
 from keras_attention import Constraint, MinLength, NoRepeatNgrams, beam_search
@@ -86,18 +86,15 @@ class Captioner(BaseCaptioner, Task):
     def member_network(self, other):
         """Return the network of another captioner for an ensemble with this one.
 
-        It shares the CNN of this one, and has the same order of the words.
+        The other captioner then has the order of the words of this one.
         """
         ours, theirs = self.network.backbone, other.network.backbone
-        inputs = [(x.image_size, x.grid) for x in (self, other)]
-        same_cnn = ours is theirs or (
-            len(ours.weights) == len(theirs.weights)
-            and all(
-                np.array_equal(*map(keras.ops.convert_to_numpy, pair))
-                for pair in zip(ours.weights, theirs.weights, strict=True)
-            )
+        are_same = ours is theirs or (
+            (self.image_size, self.grid) == (other.image_size, other.grid)
+            and len(ours.weights) == len(theirs.weights)
+            and all(map(np.array_equal, ours.get_weights(), theirs.get_weights()))
         )
-        if inputs[0] != inputs[1] or not same_cnn:
+        if not are_same:
             received = (
                 f"{x.backbone} at {x.image_size} pixels"
                 for x in (self.config, other.config)
@@ -108,13 +105,8 @@ class Captioner(BaseCaptioner, Task):
             )
         if {*self.tokenizer.words} != {*other.tokenizer.words}:
             return super().member_network(other)
-        if ours is theirs:
-            other.renumber_words(self.tokenizer)
-            return other.network
-        with computing_in(other.network.dtype_policy.name):
-            network = build_network(other.config, len(self.tokenizer), backbone=ours)
-        Captioner(other.config, self.tokenizer, network).copy_weights(other)
-        return network
+        other.renumber_words(self.tokenizer)
+        return other.network
 
     @property
     def identity(self):
@@ -148,6 +140,8 @@ class Captioner(BaseCaptioner, Task):
         embeddings = self.network.embedding.embeddings
         embeddings.assign(keras.ops.take(embeddings, rows, axis=0))
         self.tokenizer = tokenizer
+        # The constraints of searches have the old order.
+        self._search_models.clear()
 
     @property
     def is_soft(self):
@@ -207,13 +201,7 @@ class Captioner(BaseCaptioner, Task):
         return feature_model(self.network.backbone)
 
     def search_model(self, *, maps="weights", **given):
-        """Return the compiled beam search as a Keras model; see `SearchModel`.
-
-        Args:
-            maps: Attention maps to return; see `caption_each`.
-            **given: Options of the beam search; see `CaptionSearchOptions`.
-        """
-        check_maps(maps)
+        """Return the compiled `SearchModel` for options of `caption_each`."""
         search = self.search_options(**given)
         no_repeat_ngrams = search.pop("no_repeat_ngrams")
         # A caption has at least one word, and END.
@@ -237,5 +225,4 @@ def _inference_weights(network):
     """Return the weights of a network without those of its loss and its training."""
     of_loss = network.reinforce.weights if network.reinforce else []
     excluded = {id(weight) for weight in of_loss}
-    weights = network.weights
-    return [weight for weight in weights if id(weight) not in excluded]
+    return [weight for weight in network.weights if id(weight) not in excluded]

@@ -183,12 +183,10 @@ class Task(Described):
         They differ in their networks alone; the ensemble has the options of the first
         one. It can be exported, but not saved, trained or averaged.
         """
-        if not models:
-            raise UserError("an ensemble needs at least one model. Received: none")
-        if any(model.is_ensemble for model in models):
+        if not models or any(model.is_ensemble for model in models):
             raise UserError(
-                f"the members of an ensemble must be single {cls.noun}s. "
-                "Received: an ensemble"
+                f"an ensemble needs at least one {cls.noun}, and each must be single. "
+                f"Received: {'an ensemble' if models else 'none'}"
             )
         first, *others = models
         networks = [first.network, *(first.member_network(other) for other in others)]

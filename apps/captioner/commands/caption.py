@@ -96,8 +96,7 @@ def _check_options(config):
     """Raise a `UserError` for options that do not fit together."""
     if not config.images:
         raise UserError("expected at least one image or folder. Received: none")
-    if config.model.inference:
-        check_inference(config.model)
+    check_inference(config.model)
     if config.bulk.engine == "local" and config.output:
         _check_output(config.output)
 
