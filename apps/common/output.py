@@ -1,8 +1,7 @@
-"""Output of commands: progress, tables of captions or translations, and figures."""
+"""Output of commands: progress, formats of files, and figures."""
 
 import contextlib
 import contextvars
-import csv
 import functools
 import importlib.machinery
 import importlib.util
@@ -45,39 +44,9 @@ def shows_bars():
     return sys.stdout.isatty() and not _QUIET.get()
 
 
+# Delimiters of tables by their suffixes.
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 TEXT, JSON_LINES = ".txt", ".jsonl"
-
-
-class TableWriter:
-    """Writes rows, which are dicts, to a text file in the format of a suffix.
-
-    The file is opened with `newline=""`. CSV and TSV have a line with the `columns`;
-    where a row has no value, it is empty, and booleans become `true` and `false`. A
-    text file has the column `text` alone.
-    """
-
-    def __init__(self, file, suffix, columns, *, text):
-        self._columns = columns
-        self._text = text
-        self._file = file
-        self._writer = None
-        if suffix in DELIMITERS:
-            self._writer = csv.writer(
-                file, delimiter=DELIMITERS[suffix], lineterminator="\n"
-            )
-            self._writer.writerow(columns)
-
-    def write(self, row):
-        """Write a row; a text that contains line breaks stays on one line of text."""
-        if self._writer is None:
-            print(" ".join((row.get(self._text) or "").split()), file=self._file)
-        else:
-            cells = map(row.get, self._columns)
-            self._writer.writerow(
-                [str(x).lower() if isinstance(x, bool) else x for x in cells]
-            )
-
 
 # Image formats of plots.
 FIGURE_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")

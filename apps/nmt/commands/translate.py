@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import csv
 import dataclasses
 import sys
 from pathlib import Path
@@ -14,7 +15,6 @@ from keras_attention_apps.common.output import (
     FIGURE_SUFFIXES,
     JSON_LINES,
     TEXT,
-    TableWriter,
     note,
     plots,
     write_figure,
@@ -274,7 +274,15 @@ def _table(config, file):
         columns.insert(2, "score")
     if config.alignments:
         columns.append("alignment")
-    return TableWriter(file, suffix, columns, text="translation")
+    table = csv.DictWriter(
+        file,
+        columns,
+        extrasaction="ignore",
+        delimiter=DELIMITERS[suffix],
+        lineterminator="\n",
+    )
+    table.writeheader()
+    return table
 
 
 def _write(config, file, table, number, source, translations, kept):
@@ -301,8 +309,11 @@ def _write(config, file, table, number, source, translations, kept):
         print(files.to_json({"line": number, **entry}), file=file, flush=True)
         return
     for row in found or [{"alignment": []}]:
-        alignment = " ".join(row["alignment"])
-        table.write({**row, "line": number, "source": source, "alignment": alignment})
+        row |= {"line": number, "source": source}
+        row["alignment"] = " ".join(row["alignment"])
+        if "unsure" in row:
+            row["unsure"] = str(row["unsure"]).lower()
+        table.writerow(row)
 
 
 def _plot(config, number, translation):
