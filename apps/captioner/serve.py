@@ -45,8 +45,8 @@ class Answer(Captioned):
 def add_routes(config, service):
     """Load the model, and add its route to a `rest.Service`."""
     check_inference(config.model)
-    captioner, beam_size = RUNTIMES.load_served(config.model.name, config)
-    size = config.batch_size
+    captioner, size = RUNTIMES.load_for(config), config.batch_size
+    beam_size = captioner.search_options(**config.search.given)["beam_size"]
 
     class Options(pydantic.BaseModel):
         n_best: Annotated[int, pydantic.Field(ge=1, le=beam_size)] = 1

@@ -316,15 +316,12 @@ class Runtimes:
         needs_keras: str | None = None,
         **options: Any,
     ) -> Any:
-        """Load a model.
+        """Load a model for the options of the beam `search` that were given.
 
-        Args:
-            config: The `RuntimeConfig`.
-            search: Options of the beam search that were given.
-            auto: What the runtime `"auto"` is if the model has a LiteRT file of the
-                same configuration, and with the search options that were given.
-            needs_keras: An option that was given and that LiteRT does not have, if any.
-            **options: Further arguments of `Task.from_preset`.
+        `auto` is what the runtime `"auto"` chooses if the model has a LiteRT file of
+        the same configuration, and with these search options. `needs_keras` is an
+        option that was given and that LiteRT does not have, if any. `**options` are
+        further arguments of `Task.from_preset`.
         """
         # NumPy, which --help does not need, takes as long to import as all the rest.
         from keras_attention_apps.common.hypotheses import check_n_best
@@ -342,18 +339,11 @@ class Runtimes:
         check_n_best(n_best, self.search_options(search))
         return self.keras().from_preset(model, **options)
 
-    def load_for(self, config: Any, **options: Any) -> Any:
-        """Load the model that the options of a command, `config`, choose."""
+    def load_for(self, config: Any, model: StrPath = "", **options: Any) -> Any:
+        """Load the model that the options of a command choose, or another `model`."""
         chosen, search = config.model, config.search.given
         options |= chosen.options
-        return self.load(chosen.name, config.runtime, search=search, **options)
-
-    def load_served(self, model: StrPath, config: Any) -> tuple[Any, int]:
-        """Return a model for a service, and its beam width."""
-        search = config.search.given
-        options = config.model.options
-        found = self.load(model, config.runtime, search=search, **options)
-        return found, found.search_options(**search)["beam_size"]
+        return self.load(model or chosen.name, config.runtime, search=search, **options)
 
     def search_options(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return all options of the search on Keras: those given, and the defaults."""

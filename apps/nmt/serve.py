@@ -96,7 +96,9 @@ class Translator:
     """
 
     def __init__(self, name, config, service):
-        self._model, self.beam_size = RUNTIMES.load_served(name, config)
+        self._model = RUNTIMES.load_for(config, name)
+        search = self._model.search_options(**config.search.given)
+        self.beam_size = search["beam_size"]
         self.tokenizer = self._model.tokenizer
         self.max_length = self._model.max_length
         self._options = {"split": False, "batch_size": config.batch_size}
