@@ -54,12 +54,9 @@ _MARKS = re.compile(
     r"</?(?:start|end|pad|unk|bos|eos|s)>|\b(?:startseq|endseq)\b|&(?:[a-z]+|#\d+);"
 )
 # Files that the clients of Kaggle and Hugging Face add to a data set.
-NO_CAPTIONS: tuple[str, ...] = (
-    "dataset-metadata.json",
-    "dataset_info.json",
-    "dataset_infos.json",
+NO_CAPTIONS = tuple(
+    f"dataset{name}.json" for name in ("-metadata", "_info", "_infos", "_dict")
 )
-NO_CAPTIONS += ("dataset_dict.json",)
 
 
 def read_dataset(directory, split):
@@ -257,6 +254,11 @@ class ArchivedFile:
         return self.name.partition(".")[0]
 
     @property
+    def key(self):
+        """The name of the sample to which the file belongs, with its folders."""
+        return str(PurePosixPath(self.inside).with_name(self.stem))
+
+    @property
     def suffix(self):
         """The last suffix of the name, in lower case."""
         return PurePosixPath(self.inside).suffix.lower()
@@ -405,32 +407,26 @@ def read_content(file):
 
 def archived_samples(archive):
     """Yield the name of each sample of an archive, and its files of one stem."""
-    key, files = None, []
     try:
         with (
             opened(archive) as tar,
             tarfile.open(fileobj=tar, mode="r:", tarinfo=ArchiveMember) as archived,
         ):
-            for member in archived:
-                place = member.offset_data, member.size
-                file = ArchivedFile(archive, member.name, *place)
-                # Archives made on a Mac bring a hidden `._name` beside every file. A
-                # damaged one may have a file without a name.
-                if not member.isfile() or not file.stem:
-                    continue
-                its_key = str(PurePosixPath(member.name).with_name(file.stem))
-                if key not in (None, its_key):
-                    yield key, files
-                    files = []
-                key = its_key
-                files.append(file)
+            files = (
+                ArchivedFile(archive, x.name, x.offset_data, x.size)
+                for x in archived
+                if x.isfile()
+            )
+            # Archives made on a Mac bring a hidden `._name` beside every file. A
+            # damaged one may have a file without a name.
+            named = (file for file in files if file.stem)
+            for key, sample in itertools.groupby(named, lambda x: x.key):
+                yield key, list(sample)
     # A header may ask for more memory than there is.
     except (tarfile.TarError, OSError, OverflowError, MemoryError) as error:
         raise UserError(
             f"{archive}: expected an uncompressed tar archive, but found {error}"
         ) from error
-    if files:
-        yield key, files
 
 
 class DataError(UserError):
