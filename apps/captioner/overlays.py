@@ -289,18 +289,10 @@ def _tiles(caption):
 
 def map_uri(weights):
     """Return a map as the data URI of a PNG whose alpha is the `dimming`."""
-    alpha = _map(weights)
-    return _png_uri(np.stack([np.zeros_like(alpha), alpha], axis=-1))
-
-
-def _map(weights):
     rows, columns = weights.shape
-    return dimming(weights, columns * MAP_PIXELS, rows * MAP_PIXELS)
-
-
-def _png_uri(array):
+    alpha = dimming(weights, columns * MAP_PIXELS, rows * MAP_PIXELS)
     file = io.BytesIO()
-    Image.fromarray(array).save(file, "PNG")
+    Image.fromarray(np.stack([np.zeros_like(alpha), alpha], axis=-1)).save(file, "PNG")
     return markup.data_uri(file.getvalue(), "image/png")
 
 
