@@ -136,10 +136,8 @@ def test_wrong_arguments_are_refused(captioner, photograph):
     with pytest.raises(UserError, match=r"such as a list. Received one: 'a\.jpg'"):
         next(captioner.caption_each("a.jpg"))
     message = "maps must be weights or probabilities. Received: 'probabilites'"
-    for function in (captioner.search_model, captioner.caption):
-        images = () if function == captioner.search_model else (photograph,)
-        with pytest.raises(UserError, match=message):
-            function(*images, maps="probabilites")
+    with pytest.raises(UserError, match=message):
+        captioner.caption(photograph, maps="probabilites")
 
 
 def test_an_unreadable_image_raises_and_caption_each_continues(captioner, photograph):
