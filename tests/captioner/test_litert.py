@@ -53,9 +53,8 @@ def test_captions_are_those_of_keras(
     cached_models, exported, model_folder, photographs, threads
 ):
     options = {"n_best": 4, **SEARCH}
-    expected = dict(
-        Captioner.from_preset(model_folder).caption_each(photographs, **options)
-    )
+    on_keras = Captioner.from_preset(model_folder)
+    expected = dict(on_keras.caption_each(photographs, **options))
     lite = LiteCaptioner(exported, threads=threads)
     for images in (photographs, iter(photographs)):
         found = dict(lite.caption_each(images, **options))
