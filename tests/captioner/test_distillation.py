@@ -59,13 +59,9 @@ def test_images_in_archives_have_teacher_captions(tmp_path):
         CaptionedImage(ArchivedFile(tmp_path / f"{shard}.tar", name, 0, 1), ("a",), 0)
         for shard, name in (("0", "a.jpg"), ("0", "b.jpg"), ("1", "b.jpg"))
     ]
-    file = write(
-        tmp_path / "captions.jsonl",
-        captions_of("elsewhere/a.jpg", "a dog"),
-    )
+    file = write(tmp_path / "captions.jsonl", captions_of("elsewhere/a.jpg", "a dog"))
 
     found = with_teacher_captions(images, [file])
-
     assert [image.teacher_captions for image in found] == [("a dog",), (), ()]
 
 
@@ -88,14 +84,12 @@ def test_training_reads_them(squares, tmp_path, monkeypatch, capsys):
 
     (phases,) = seen
     encode = phases.task.tokenizer.encode
-    counts = []
     for image, captions in zip(phases.training, phases.token_ids, strict=True):
         is_taught = image.path.name in ("red-0.png", "blue-0.png")
-        counts.append(len(captions))
         assert len(captions) == 2 + is_taught
         if is_taught:
             np.testing.assert_array_equal(captions[-1], encode("a square", 4))
-    assert sum(counts) == 26
+    assert sum(map(len, phases.token_ids)) == 26
     # The reward compares with the captions of the data.
     assert {len(image.captions) for image in phases.training} == {2}
     assert phases.options["teacher_captions"] == ["red.jsonl", "blue.jsonl"]

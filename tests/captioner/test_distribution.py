@@ -2,6 +2,8 @@ import distributed
 import pytest
 from programs import training
 
+from .trainings import SIZES
+
 # They take minutes: several processes, each of which compiles.
 pytestmark = pytest.mark.slow
 
@@ -15,12 +17,8 @@ OPTIONS = {
     "fine-tune-epochs": 1,
     "fine-tune-dropout": 0,
     "self-critical-epochs": 1,
-    "model.backbone": "SmallCNN",
+    **{f"model.{name}": value for name, value in SIZES.items()},
     "model.image-size": 16,
-    "model.region-units": 11,
-    "model.embedding-units": 7,
-    "model.units": 13,
-    "model.attention-units": 5,
     "model.max-length": 6,
     "model.dropout": 0,
 }

@@ -10,6 +10,8 @@ from programs import check_flipped_bits, error_of, with_content
 
 pytestmark = pytest.mark.usefixtures("cached_models")
 
+TRAIN = ["train", "--data", "nowhere", "--output", "o"]
+
 
 @pytest.mark.parametrize(
     "arguments, problem",
@@ -28,15 +30,9 @@ pytestmark = pytest.mark.usefixtures("cached_models")
         (["export", "."], "expected the name of a new folder"),
         (["average", ".", "flickr8k-coco-soft"], "expected the name of a new folder."),
         (["evaluate", "--data", "nowhere"], "nowhere"),
-        (["train", "--data", "nowhere", "--output", "o"], "nowhere"),
-        (
-            ["train", "--data", ".", "--output", "o", "--model.dropout", "1.5"],
-            "dropout must be between 0 and 0.99. Received: 1.5",
-        ),
-        (
-            ["train", "--data", ".", "--output", "o", "--validation-beam-size", "5000"],
-            "validation_beam_size must be between 1 and 1000. Received: 5000",
-        ),
+        (TRAIN, "nowhere"),
+        ([*TRAIN, "--model.dropout", "1.5"], "dropout must be between 0 and 0.99. Rec"),
+        ([*TRAIN, "--validation-beam-size", "5000"], "and 1000. Received: 5000"),
     ],
 )
 def test_a_wrong_command_gets_one_clear_line(
@@ -65,10 +61,8 @@ def test_inference_needs_hard_attention(command, model, capsys, tmp_path, monkey
     if command[0] == "export" and keras.backend.backend() != "tensorflow":
         pytest.skip("exports need TensorFlow")
     arguments = [*command, "--inference", "argmax", "--model", model]
-    assert (
-        "--inference needs a model with hard attention. Received: "
-        f"{model!r}, with soft attention\n" in error_of(main, arguments, capsys)
-    )
+    error = f"hard attention. Received: {model!r}, with soft attention\n"
+    assert error in error_of(main, arguments, capsys)
 
 
 def test_inference_is_an_option_of_an_ensemble_with_hard_attention():
@@ -110,16 +104,11 @@ def test_unreadable_images_give_one_line_each_and_exit_code_2(
 @pytest.mark.parametrize(
     "file, content, problem",
     [
-        ("config.json", "{}", 'config.json has no object "model"'),
-        ("config.json", "[]", "config.json is not an object"),
         ("config.json", "[" * 200_000, "nested too deeply"),
         ("config.json", '{"model": []}', 'config.json has no object "model"'),
-        ("config.json", '{"model": {"image_size": 1e9}}', "image_size must be an int"),
         ("config.json", '{"model": {"image_size": 1000000000}}', "and 4096. Received"),
         ("config.json", '{"model": {"units": 65536}}', "expected at least 17,"),
         ("config.json", '{"model": {"max_length": 0}}', "max_length must be between"),
-        ("config.json", '{"model": {"attention": {}}}', "attention must be one of s"),
-        ("config.json", '{"model": {"dropout": NaN}}', "dropout must be a finite num"),
         ("model.weights.npz", "no weights", "File is not a zip file"),
         ("model.weights.npz", None, "No such file"),
         ("vocabulary.json", None, "No such file"),

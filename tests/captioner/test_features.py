@@ -3,6 +3,7 @@ import os
 
 import numpy as np
 import pytest
+from keras_attention_apps.captioner.data import batches
 from keras_attention_apps.captioner.data.batches import _reserve, cached_features
 from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
 from keras_attention_apps.captioner.network.backbone import Backbone
@@ -54,9 +55,7 @@ def test_a_view_has_features_of_its_own(backbone, paths, cache):
 
 def test_the_second_time_nothing_is_computed(backbone, paths, cache, monkeypatch):
     first = cached_features(backbone, paths, cache, name="train")
-    monkeypatch.setattr(
-        "keras_attention_apps.captioner.data.batches.read_array", lambda *given: 1 / 0
-    )
+    monkeypatch.setattr(batches, "read_array", lambda *given: 1 / 0)
     for name in ("train", "of-another-phase"):
         again = cached_features(backbone, paths, cache, name=name)
         np.testing.assert_array_equal(first, again)
@@ -145,8 +144,8 @@ def test_a_damaged_file_is_named_and_computed_again(
 
     again = cached_features(backbone, paths, cache, name="of-another-phase")
     np.testing.assert_array_equal(again, before)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == (f"Warning: {file} is damaged; its features are computed again")
+    message = f"Warning: {file} is damaged; its features are computed again\n"
+    assert capsys.readouterr().err == message
     assert not file.exists() and len(list(cache.iterdir())) == 1
     cached_features(backbone, paths, cache, name="train")
     assert not capsys.readouterr().err

@@ -5,6 +5,9 @@ import pytest
 from keras_attention_apps.captioner.commands.scenes import COLOURS, scene
 from keras_attention_apps.captioner.data.dataset import read_dataset
 from keras_attention_apps.captioner.main import main
+from programs import training
+
+from .trainings import SIZES
 
 
 def drawn(count=60):
@@ -36,13 +39,12 @@ def test_relations_are_true():
             assert len(shapes) == len(entry["boxes"]) == (len(words) + 3) // 5
             if len(shapes) == 1:
                 continue
-            first, second = (np.array(entry["boxes"][x][0])[:2] for x in shapes)
+            # The middles of the boxes.
+            boxes = (np.reshape(entry["boxes"][x][0], (2, 2)) for x in shapes)
+            first, second = (box.mean(axis=0) for box in boxes)
             relation = words[4]
             axis = 0 if relation in ("left", "right") else 1
-            before = relation in ("left", "above")
-            sizes = [np.diff(np.array(entry["boxes"][x][0])[::2]) / 2 for x in shapes]
-            first, second = first + sizes[0], second + sizes[1]
-            assert (first[axis] < second[axis]) == before
+            assert (first[axis] < second[axis]) == (relation in ("left", "above"))
             seen.add(relation)
     assert seen == {"left", "right", "above", "below"}
 
@@ -81,14 +83,12 @@ def test_a_captioner_learns_from_scenes(
     monkeypatch.setenv("PATH", str(tmp_path))
     folder, output = tmp_path / "scenes", tmp_path / "run"
     assert main(["scenes", str(folder), "--count", "20", "--image-size", "32"]) == 0
-    command = ["train-scenes", "--data", str(folder), "--output", str(output)]
-    command += ["--attention", attention, "--supervision", "0.5"]
-    command += ["--batch-images", "16"]
-    command += ["--model.image-size", "32", "--epochs", "0", "--fine-tune-epochs", "1"]
-    command += ["--model.units", "8", "--model.attention-units", "8"]
-    command += ["--model.region-units", "8", "--model.embedding-units", "8"]
-    command += ["--model.max-length", "5"]
-    assert main(command) == 0
+    options = {"data": folder, "output": output, "attention": attention}
+    options |= {"supervision": 0.5, "epochs": 0, "fine-tune-epochs": 1}
+    sizes = {**SIZES, "image-size": 32}
+    options |= {f"model.{name}": value for name, value in sizes.items()}
+    _, *arguments = training(options, **{"batch-images": 16})
+    assert main(["train-scenes", *arguments]) == 0
     model = str(output / "model")
     assert main(["evaluate", "--data", str(folder), "--model", model]) == 0
     reported = capsys.readouterr().out

@@ -1,6 +1,5 @@
 """`captioner serve`: images in, JSON out, on the default model."""
 
-import io
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +10,8 @@ from keras_attention_apps.captioner.captions import LiteCaptioner
 from keras_attention_apps.captioner.config import DEFAULT_MODEL
 from PIL import Image
 from servers import error_of, served
+
+from .image_files import encode
 
 PHOTO = Path(__file__).parents[2] / "docs" / "photographer.jpg"
 
@@ -59,17 +60,9 @@ def test_several_captions_and_maps_are_answered_if_wanted(address, captions):
 
     assert answer.pop("captions") == captions
     assert answer == captions[0]
-    options = {"n_best": 2}
-    found = requests.post(
-        f"{address}/caption", data=PHOTO.read_bytes(), params=options
-    ).json()
+    url = f"{address}/caption?n_best=2"
+    found = requests.post(url, data=PHOTO.read_bytes()).json()
     assert found["captions"] == list(map(without_maps, captions[:2]))
-
-
-def large_image():
-    file = io.BytesIO()
-    Image.new("RGB", (1500, 1000)).save(file, "PNG")
-    return file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +72,7 @@ def large_image():
         (PHOTO.read_bytes()[:2000], 400, "image: "),
         (b"", 400, "image: expected an image. Received: none"),
         (b"\0" * 1_100_000, 413, "at most 1,000,000 bytes"),
-        (large_image(), 400, "image: .*1500 x 1000"),
+        (encode(Image.new("RGB", (1500, 1000))), 400, "image: .*1500 x 1000"),
     ],
     ids=["text", "half", "empty", "large file", "many pixels"],
 )
@@ -94,18 +87,17 @@ def test_what_is_no_image_is_answered_with_the_reason(address, content, status, 
 
 def test_wrong_forms_are_answered_with_the_reason(address):
     content = PHOTO.read_bytes()
-
-    assert "n_best: input should be less" in error_of(
-        upload(address, content, n_best=6), 400
-    )
-    assert "maps: input should be" in error_of(upload(address, content, maps="x"), 400)
-    assert "expected an image" in error_of(upload(address, content, field="x"), 400)
+    for values, error in (
+        ({"n_best": 6}, "n_best: input should be less"),
+        ({"maps": "x"}, "maps: input should be"),
+        ({"field": "x"}, "expected an image"),
+    ):
+        assert error in error_of(upload(address, content, **values), 400)
     text = requests.post(f"{address}/caption", files={"image": (None, "/etc/passwd")})
     assert "expected an image" in error_of(text, 400)
     two = [("image", ("a.jpg", content)), ("image", ("b.jpg", content))]
-    assert "Too many files" in error_of(
-        requests.post(f"{address}/caption", files=two), 400
-    )
+    answer = requests.post(f"{address}/caption", files=two)
+    assert "Too many files" in error_of(answer, 400)
 
 
 def test_a_file_name_of_a_client_is_no_path(address, captions):
@@ -116,13 +108,9 @@ def test_a_file_name_of_a_client_is_no_path(address, captions):
 
 def test_answers_are_not_mixed_up(address):
     image = Image.open(PHOTO)
-    width, height = image.size
-    contents = []
-    for i in range(6):
-        file = io.BytesIO()
-        box = (i * width // 12, 0, width // 2 + i * width // 12, height)
-        image.crop(box).save(file, "PNG")
-        contents.append(file.getvalue())
+    step, height = image.width // 12, image.height
+    boxes = ((i * step, 0, (i + 6) * step, height) for i in range(6))
+    contents = [encode(image.crop(box)) for box in boxes]
     alone = [upload(address, content).json() for content in contents]
     assert len({one["log_probability"] for one in alone}) == len(contents)
 
