@@ -21,6 +21,8 @@ from keras_attention_apps.common.web.server import Connection
 from pydantic import BaseModel
 from servers import error_of, metric, sends_sigterm, started, until
 
+from .conftest import in_thread
+
 KEY, OTHER_KEY = "the key of the first client", "the key of another client"
 
 
@@ -49,18 +51,10 @@ def serving(call=lambda texts: texts, *, keys=None, **options):
     """Yield the address of a server in a thread of this process."""
     service = rest.Service("test", RestConfig(**options), keys)
     add_echo(service, call)
-    config = uvicorn.Config(
-        service.application(), http=Connection, log_level="critical"
-    )
-    server = service.server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
+    options = {"http": Connection, "log_level": "critical"}
+    config = uvicorn.Config(service.application(), **options)
+    with in_thread(service.server(config)) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(autouse=True)
@@ -174,21 +168,19 @@ def test_requests_beyond_the_queue_are_refused_and_the_others_answered():
             assert requests.get(f"{address}/health").ok
         finally:
             goes_on.set()
-        found = [future.result().json()["text"] for future in waiting]
-        assert found == ["0", "1", "2"]
+        assert [future.result().json()["text"] for future in waiting] == ["0", "1", "2"]
         assert requests.post(f"{address}/echo", data={"text": "a"}).ok
         assert waiting_at(address) == 0
 
 
 def waiting_at(address):
     """Return the number of requests that wait at a server."""
-    text = requests.get(f"{address}/metrics").text
-    return metric(text, "test_waiting_requests")
+    return metric(requests.get(f"{address}/metrics").text, "test_waiting_requests")
 
 
-def post(address, content, kind="application/json", **options):
-    headers = {"content-type": kind, **options.pop("headers", {})}
-    return requests.post(f"{address}/echo", data=content, headers=headers, **options)
+def post(address, content, kind="application/json"):
+    headers = {"content-type": kind}
+    return requests.post(f"{address}/echo", data=content, headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -254,19 +246,18 @@ def test_unknown_paths_methods_files_and_hosts_are_errors(address):
 
 
 def test_requests_of_web_pages_need_an_option(address):
-    page = {"origin": "https://example.org"}
-    answer = requests.post(f"{address}/echo", data={"text": "a"}, headers=page)
-    assert "--allow-origin" in error_of(answer, 403)
-    own = {"origin": address}
-    assert requests.post(f"{address}/echo", data={"text": "a"}, headers=own).ok
+    def ask(address, origin):
+        headers = {"origin": origin}
+        return requests.post(f"{address}/echo", data={"text": "a"}, headers=headers)
 
-    with serving(allow_origin=("https://example.org",)) as other:
-        answer = requests.post(f"{other}/echo", data={"text": "a"}, headers=page)
-        assert answer.headers["access-control-allow-origin"] == page["origin"]
-        elsewhere = {"origin": "https://example.com"}
-        answer = requests.post(f"{other}/echo", data={"text": "a"}, headers=elsewhere)
-        error_of(answer, 403)
-        preflight = {**page, "access-control-request-method": "POST"}
+    page = "https://example.org"
+    assert "--allow-origin" in error_of(ask(address, page), 403)
+    assert ask(address, address).ok
+
+    with serving(allow_origin=(page,)) as other:
+        assert ask(other, page).headers["access-control-allow-origin"] == page
+        error_of(ask(other, "https://example.com"), 403)
+        preflight = {"origin": page, "access-control-request-method": "POST"}
         assert requests.options(f"{other}/echo", headers=preflight).ok
 
 
@@ -347,14 +338,14 @@ def test_the_description_has_routes_and_errors(address):
 
 
 # Serves an echo that takes a tenth of a second for each batch.
-PROGRAM = """
+PROGRAM = f"""
 import sys, time
 from keras_attention_apps.common import cli
 from keras_attention_apps.common.options import RestConfig
 from keras_attention_apps.common.web import rest, server
 server.FIRST_SECONDS = 10
-sys.path.insert(0, {folder!r})
-from test_serve import add_echo
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from common.test_serve import add_echo
 
 def call(texts):
     time.sleep(0.1)
@@ -368,8 +359,7 @@ sys.exit(cli.run("test", lambda: rest.serve("test", config, add_routes)))
 
 @sends_sigterm
 def test_the_end_loses_no_request():
-    code = PROGRAM.format(folder=str(Path(__file__).parent))
-    with started(code) as (process, address), ThreadPoolExecutor(50) as pool:
+    with started(PROGRAM) as (process, address), ThreadPoolExecutor(50) as pool:
         errors, ends = [], threading.Event()
         host, port = address.removeprefix("http://").split(":")
 
@@ -377,10 +367,9 @@ def test_the_end_loses_no_request():
             """Send requests, each with a connection of its own, until one fails."""
             for number in range(1000):
                 text = f"{client}, {number}"
+                options = {"data": {"text": text}, "timeout": 60}
                 try:
-                    answer = requests.post(
-                        f"{address}/echo", data={"text": text}, timeout=60
-                    )
+                    answer = requests.post(f"{address}/echo", **options)
                 except requests.ConnectionError as error:
                     errors.append(repr(error))
                     return ends.is_set() and "refused" in repr(error).lower()
@@ -407,10 +396,7 @@ def test_the_end_loses_no_request():
 
 @sends_sigterm
 def test_health_tells_that_the_server_ends():
-    with started(PROGRAM.format(folder=str(Path(__file__).parent))) as (
-        process,
-        address,
-    ):
+    with started(PROGRAM) as (process, address):
         assert requests.get(f"{address}/health").ok
         process.send_signal(signal.SIGTERM)
         until(lambda: not requests.get(f"{address}/health").ok)

@@ -12,6 +12,7 @@ import re
 import signal
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,8 @@ import pytest
 from keras_attention_apps.common.options import ServerConfig
 from keras_attention_apps.common.web import guard
 from servers import started
+
+from .conftest import in_thread
 
 pytestmark = pytest.mark.browser
 
@@ -105,12 +108,9 @@ def path(request, client, tmp_path):
         inside.mkdir()
     elif request.param == "pipe":
         os.mkfifo(inside)
-    return {
-        "file": str(secret),
-        "parent": str(client.folder / os.path.relpath(secret, client.folder)),
-        "device": "/dev/zero",
-        "URL": secret.as_uri(),
-    }.get(request.param, str(inside))
+    parent = str(client.folder / os.path.relpath(secret, client.folder))
+    others = {"file": str(secret), "device": "/dev/zero", "URL": secret.as_uri()}
+    return {**others, "parent": parent}.get(request.param, str(inside))
 
 
 @pytest.mark.parametrize("meta", [{}, {"meta": {"_type": "gradio.FileData"}}])
@@ -209,9 +209,7 @@ def test_a_malformed_request_is_answered_with_the_reason(client, path, content, 
 
 def test_an_unknown_session_is_no_error_of_the_server(client):
     options = {"session_hash": "unknown"}
-    answer = client.http.get("/gradio_api/queue/data", params=options)
-
-    assert "Not Found" in answer.text
+    assert "Not Found" in client.http.get("/gradio_api/queue/data", params=options).text
 
 
 def test_the_description_names_the_host_of_each_request(client):
@@ -232,32 +230,26 @@ def test_others_are_answered_while_one_upload_takes_long():
 
     with client_of(read) as client:
         slow, quick = client.upload(b"slow"), client.upload(b"quick")
-        answers = []
-
-        def ask():
-            answers.append(client.call({"path": slow}, 1, 5, 1.0))
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        assert begun.wait(60)
-        try:
-            assert '"read"' in client.call({"path": quick}, 1, 5, 1.0)
-            assert answers == []
-        finally:
-            goes_on.set()
-            thread.join()
-        assert '"read"' in answers[0]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.call, {"path": slow}, 1, 5, 1.0)
+            assert begun.wait(60)
+            try:
+                assert '"read"' in client.call({"path": quick}, 1, 5, 1.0)
+                assert not waiting.done()
+            finally:
+                goes_on.set()
+        assert '"read"' in waiting.result()
 
 
 # Serves the page with an event that never ends.
-PROGRAM = """
+PROGRAM = f"""
 import sys
 import time
 from keras_attention_apps.common.cli import run
 from keras_attention_apps.common.options import ServerConfig
 from keras_attention_apps.common.web.page import serve
-sys.path.insert(0, {folder!r})
-from test_web_requests import build
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from common.test_web_requests import build
 
 def read(path):
     print("begun", flush=True)
@@ -271,10 +263,8 @@ sys.exit(run("test", lambda: serve("test", lambda: build(read), config)))
 def test_the_program_ends_on_sigterm_while_an_event_runs(tmp_path):
     pytest.importorskip("gradio")
     httpx = pytest.importorskip("httpx")
-    code = PROGRAM.format(folder=str(Path(__file__).parent))
-    with started(code, TMPDIR=str(tmp_path)) as (process, address):
-        body = {"data": [None, 1, 5, 1.0]}
-        httpx.post(f"{address}/gradio_api/call/read", json=body)
+    with started(PROGRAM, TMPDIR=str(tmp_path)) as (process, address):
+        httpx.post(f"{address}/gradio_api/call/read", json={"data": [None, 1, 5, 1.0]})
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGTERM)
 
@@ -305,21 +295,12 @@ def port(monkeypatch, tmp_path):
     monkeypatch.setattr(guard, "REQUEST_SECONDS", 1)
     monkeypatch.setattr(guard, "UPLOAD_SECONDS", 1)
     monkeypatch.setattr(limits, "MAX_CONNECTIONS", 5)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            guard.Guard(answer, config=ServerConfig(), folder=tmp_path),
-            http=limits.Connection,
-            lifespan="off",
-            log_level="error",
-        )
-    )
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        options = {"sockets": [listener]}
-        thread = threading.Thread(target=server.run, kwargs=options)
-        thread.start()
-        yield listener.getsockname()[1]
-        server.should_exit = server.force_exit = True
-        thread.join()
+    application = guard.Guard(answer, config=ServerConfig(), folder=tmp_path)
+    options = {"http": limits.Connection, "lifespan": "off", "log_level": "error"}
+    server = uvicorn.Server(uvicorn.Config(application, **options))
+    with in_thread(server) as port:
+        yield port
+        server.force_exit = True
 
 
 def opened(port, content):
