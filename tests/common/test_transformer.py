@@ -45,10 +45,8 @@ def dense(layer, x):
 def attended(layer, x, values, mask):
     """Return contexts and mean weights of one sequence, head by head."""
     query = dense(layer.step.query_projection, x)
-    key, value = (
-        dense(projection, values)
-        for projection in (layer.memory.key_projection, layer.memory.value_projection)
-    )
+    key = dense(layer.memory.key_projection, values)
+    value = dense(layer.memory.value_projection, values)
     width, contexts, maps = DEPTH // HEADS, [], []
     for head in range(HEADS):
         part = slice(head * width, (head + 1) * width)
@@ -65,33 +63,19 @@ def test_a_layer_is_the_equation_of_the_paper(inputs):
     [layer] = decoder.layers
     found, weights = numpy(decoder(x, values, mask, return_weights=True))
 
-    def add(y, index, sublayer):
-        return y + sublayer(normalized(layer.norms[index], y))
-
     for row in range(SOURCES * SEQUENCES):
         source, seen = row // SEQUENCES, np.tri(TARGET, dtype="bool")
-        maps = []
-
-        def attend(y, source=source, maps=maps):
-            output, weights = attended(
-                layer.source_attention, y, values[source], mask[source]
-            )
-            maps.append(weights)
-            return output
-
-        y = add(
-            x[row],
-            0,
-            lambda y, seen=seen: attended(layer.self_attention, y, y, seen)[0],
-        )
-        y = add(y, 1, attend)
-        y = add(
-            y, 2, lambda y: dense(layer.narrow, np.maximum(dense(layer.widen, y), 0.0))
-        )
-        np.testing.assert_allclose(found[row], normalized(decoder.norm, y), atol=1e-4)
+        y, z = x[row], normalized(layer.norms[0], x[row])
+        y = y + attended(layer.self_attention, z, z, seen)[0]
+        z, attention = normalized(layer.norms[1], y), layer.source_attention
+        context, maps = attended(attention, z, values[source], mask[source])
+        y = y + context
+        z = np.maximum(dense(layer.widen, normalized(layer.norms[2], y)), 0.0)
+        y = normalized(decoder.norm, y + dense(layer.narrow, z))
+        np.testing.assert_allclose(found[row], y, atol=1e-4)
         first = row % SEQUENCES * TARGET
         shown = weights[source, first : first + TARGET]
-        np.testing.assert_allclose(shown, maps[0], atol=1e-5)
+        np.testing.assert_allclose(shown, maps, atol=1e-5)
 
 
 def test_steps_equal_the_pass(inputs):
