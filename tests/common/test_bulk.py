@@ -57,9 +57,7 @@ def test_finished_ids_are_left_out_and_errors_are_not(parts):
     parts.write(batch("x", "y", failed="y"))
     parts.write(batch("z", failed="z"))
 
-    finished = parts.finished()
-
-    missing = is_missing(["y", "x", "z", "new"], finished)
+    missing = is_missing(["y", "x", "z", "new"], parts.finished())
     assert missing.tolist() == [True, False, True, True]
     assert ids(parts) == ["x"]
     for _ in range(2):

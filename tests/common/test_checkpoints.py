@@ -117,8 +117,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_continues(
     # The intact checkpoint is kept until the next one is written.
     checkpoints.save(model, {"cider": 3.0})
     flip(two_epochs / "progress.json", place)
-    again = Checkpoints(two_epochs, {"units": 7})
-    assert again.progress.history == [{"cider": 1.0}]
+    assert Checkpoints(two_epochs, {"units": 7}).progress.history == [{"cider": 1.0}]
 
 
 def test_without_an_intact_checkpoint_the_training_stops(two_epochs):

@@ -179,9 +179,7 @@ sys.exit(run("nmt", main))
     written = tmp_path / "written"
     command = f'"$1" -c "$2" >"$3" 2>&1 {closed}>&-'
     names = [sys.executable, program, str(written)]
-    done = subprocess.run(["sh", "-c", command, "sh", *names])
-
-    assert done.returncode == 2
+    assert subprocess.run(["sh", "-c", command, "sh", *names]).returncode == 2
     expected = {1: "err\nnmt: error: wrong\n", 2: "out\n"}
     assert written.read_text() == expected[closed]
 

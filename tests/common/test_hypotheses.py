@@ -28,9 +28,8 @@ def test_without_another_domain_the_lowest_2_percent_are_unsure():
 
 def test_a_threshold_separates_domains_but_leaves_most_of_the_validation_data():
     # Of the six pairs, four are in order, and one is equal.
-    found = Calibration.measured(
-        "a", outputs(-0.1, -0.2, -0.5), "b", outputs(-0.2, -0.4)
-    )
+    inside = outputs(-0.1, -0.2, -0.5)
+    found = Calibration.measured("a", inside, "b", outputs(-0.2, -0.4))
     assert found.auc == pytest.approx(3.5 / 6, abs=1e-4)
 
     inside = outputs(*[-0.1] * 19, -0.6)
@@ -59,6 +58,10 @@ def test_the_description_of_a_model_is_read_as_it_was_written(tmp_path):
     assert copy.description == {}
 
 
+NO_QUANTILES = {"data": "a", "count": 1, "levels": [], "quantiles": []}
+POSITIVE = {**NO_QUANTILES, "levels": [1], "quantiles": [2]}
+
+
 @pytest.mark.parametrize(
     ("entries", "error"),
     [
@@ -67,14 +70,8 @@ def test_the_description_of_a_model_is_read_as_it_was_written(tmp_path):
         ({"purpose": 3}, "purpose must be one line of .* Received: 3"),
         ({"calibration": {"data": "a"}}, "count is missing"),
         ({"calibration": []}, "expected an object with options"),
-        (
-            {"calibration": {"data": "a", "count": 1, "levels": [], "quantiles": []}},
-            "as many quantiles as levels",
-        ),
-        (
-            {"calibration": {"data": "", "count": 1, "levels": [1], "quantiles": [2]}},
-            "quantiles must be at most 0",
-        ),
+        ({"calibration": NO_QUANTILES}, "as many quantiles as levels"),
+        ({"calibration": POSITIVE}, "quantiles must be at most 0"),
     ],
 )
 def test_an_invalid_description_is_refused(entries, error):

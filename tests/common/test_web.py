@@ -55,9 +55,8 @@ def test_a_model_is_loaded_once_for_each_runtime():
         loaded.append(Lite() if search.get("beam_size", 5) == 5 else Keras())
         return loaded[-1]
 
-    config = SimpleNamespace(
-        model=SimpleNamespace(name="preset", options={}), runtime=None
-    )
+    model = SimpleNamespace(name="preset", options={})
+    config = SimpleNamespace(model=model, runtime=None)
     models = Models(SimpleNamespace(load=load), config)
     for search in ({}, {"beam_size": 3}, {"beam_size": 5}, {"beam_size": 2}):
         models.load(search)
@@ -148,11 +147,10 @@ def test_uploads_are_refused_while_the_disk_is_full(monkeypatch, tmp_path):
 
 
 def test_old_files_and_empty_folders_are_removed(tmp_path):
+    for folder in ("old", "both", "empty", "new"):
+        (tmp_path / folder).mkdir()
     for name in ("old/image.png", "both/old.png", "both/new.png", "part"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("content")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "new").mkdir()
     for name in ("old/image.png", "both/old.png", "part", "both", "empty"):
         before = time.time() - guards.UPLOAD_AGE - 1
         os.utime(tmp_path / name, (before, before))
@@ -198,12 +196,11 @@ def test_a_request_beyond_the_queue_is_refused_with_a_sentence(tmp_path):
     # Nothing leaves the queue, since the client does not start the application.
     client = testclient.TestClient(application, base_url="http://127.0.0.1")
 
-    answers = [
-        client.post("/gradio_api/call/wait", json={"data": []}) for _ in range(3)
-    ]
+    def ask():
+        return client.post("/gradio_api/call/wait", json={"data": []})
 
-    assert [answer.status_code for answer in answers] == [200, 200, 503]
-    assert answers[2].json()["detail"].startswith("Queue is full")
+    assert [ask().status_code for _ in range(3)] == [200, 200, 503]
+    assert ask().json()["detail"].startswith("Queue is full")
 
 
 def test_every_request_needs_the_password(monkeypatch, tmp_path):
@@ -246,19 +243,14 @@ def test_turns_are_taken_in_the_order_of_the_threads():
             order.append(number)
 
     with turns:
-        threads = []
-        for number in range(5):
-            threads.append(threading.Thread(target=take, args=(number,)))
-            threads[-1].start()
-            while turns._tickets < number + 2:
-                time.sleep(0.001)
-        # This thread asks again before the others run.
-        with_others = threading.Thread(target=take, args=("last",))
-        with_others.start()
-    for thread in (*threads, with_others):
+        threads = [threading.Thread(target=take, args=(i,)) for i in range(6)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            until(lambda waiting=number + 2: turns._tickets == waiting)
+    for thread in threads:
         thread.join()
 
-    assert order == [0, 1, 2, 3, 4, "last"]
+    assert order == [0, 1, 2, 3, 4, 5]
 
 
 def test_other_hosts_are_not_local():
