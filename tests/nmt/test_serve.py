@@ -1,6 +1,5 @@
 """`nmt serve` as clients of LibreTranslate use it, on the default model."""
 
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -57,9 +56,8 @@ def test_libretranslatepy_translates_detects_and_lists(address):
     client = LibreTranslateAPI(address, api_key=KEY)
 
     assert client.translate("A dog runs.", "en", "de") == "Ein Hund rennt."
-    assert client.translate("Ein Hund & 50% rennt.", "auto", "de") == (
-        "Ein Hund & 50% rennt."
-    )
+    german = "Ein Hund & 50% rennt."
+    assert client.translate(german, "auto", "de") == german
     assert client.detect("Guten Morgen, wie geht es dir?")[0]["language"] == "de"
     assert client.languages() == [
         {"code": "en", "name": "English", "targets": ["en", "de", "fr"]},
@@ -72,11 +70,8 @@ def test_deep_translator_translates(address):
     options = {"source": "en", "target": "de", "custom_url": f"{address}/"}
     client = LibreTranslator(api_key=KEY, **options)
 
-    assert client.translate("A dog runs.") == "Ein Hund rennt."
-    assert client.translate_batch(["A dog runs.", "Two women sing."]) == [
-        "Ein Hund rennt.",
-        "Zwei Frauen singen.",
-    ]
+    found = client.translate_batch(["A dog runs.", "Two women sing."])
+    assert found == ["Ein Hund rennt.", "Zwei Frauen singen."]
     with pytest.raises(AuthorizationException):
         LibreTranslator(api_key="a key of nobody", **options).translate("A dog runs.")
 
@@ -143,8 +138,7 @@ class Shouting:
 
 def test_sentences_that_are_too_long_lose_nothing(monkeypatch):
     monkeypatch.setattr(Runtimes, "load", lambda *args, **options: Shouting())
-    service = Service("nmt", RestConfig())
-    translator = Translator("shouting", ServeConfig(), service)
+    translator = Translator("shouting", ServeConfig(), Service("nmt", RestConfig()))
     numbers = " ".join(map(str, range(100)))
 
     (ranked,) = translator.texts([f"a b {numbers} c.\nD e."], 2)
@@ -200,40 +194,26 @@ def test_a_wrong_value_is_answered_with_the_reason(address, values, error):
 
 
 def test_a_wrong_key_is_refused(address):
-    error_of(translate(address, "A dog runs.", api_key="x"), 403)
-    error_of(translate(address, "A dog runs.", api_key=["x"]), 403)
-    error_of(translate(address, "A dog runs.", api_key=None), 403)
+    for key in ("x", ["x"], None):
+        error_of(translate(address, "A dog runs.", api_key=key), 403)
     error_of(requests.post(f"{address}/detect", data={"q": "a"}), 403)
 
 
 @pytest.mark.parametrize("text", ["\0", "\u202e", "<b", "&#xd800;", "\n\n"])
 @pytest.mark.parametrize("kind", ["text", "html"])
 def test_any_characters_are_answered(address, text, kind):
-    body = json.dumps(
-        {
-            "q": text,
-            "source": "auto",
-            "target": "de",
-            "format": kind,
-            "api_key": KEY,
-        }
-    )
-    headers = {"content-type": "application/json"}
-    answer = requests.post(f"{address}/translate", data=body, headers=headers)
+    answer = translate(address, text, source="auto", format=kind)
 
     assert answer.status_code == 200, answer.text
 
 
 def test_answers_are_not_mixed_up_and_are_computed_together(address, translator):
     expected = {x: translator.translate(x).text for x in SENTENCES}
-    pages = {f"<p>{x}</p>": f"<p>{y}</p>" for x, y in expected.items()}
+    expected |= {f"<p>{x}</p>": f"<p>{y}</p>" for x, y in expected.items()}
 
-    def ask(item):
-        place, (text, translation) = item
+    def ask(text, count):
         kind = "html" if text.startswith("<p>") else "text"
-        texts = [text] * (1 + place % 3)
-        answer = translate(address, texts, format=kind)
-        return answer.json()["translatedText"] == [translation] * len(texts)
+        return translate(address, [text] * count, format=kind).json()["translatedText"]
 
     headers = {"authorization": f"Bearer {KEY}"}
 
@@ -241,9 +221,11 @@ def test_answers_are_not_mixed_up_and_are_computed_together(address, translator)
         text = requests.get(f"{address}/metrics", headers=headers).text
         return [metric(text, f"nmt_batch_size_{x}") for x in ("sum", "count")]
 
-    before = batches()
+    before, counts = batches(), [1 + i % 3 for i in range(len(expected))]
     with ThreadPoolExecutor(24) as pool:
-        assert all(pool.map(ask, enumerate([*expected.items(), *pages.items()])))
+        found = [*pool.map(ask, expected, counts)]
+    pairs = zip(expected.values(), counts, strict=True)
+    assert found == [[text] * count for text, count in pairs]
     total, count = (y - x for x, y in zip(before, batches(), strict=True))
     # A text that a list repeats is translated once.
     assert total >= len(SENTENCES) * 2
