@@ -34,13 +34,8 @@ class Shouting:
         # The punctuation keeps its place.
         found = [words[i][0].upper() + words[j][1] for j, i in enumerate(order)]
         weights = 0.9 * np.eye(len(words))[list(order)] + 0.1 / len(words)
-        return SimpleNamespace(
-            text=" ".join(found),
-            source_words=source,
-            words=found,
-            weights=weights,
-            cut=False,
-        )
+        values = {"source_words": source, "words": found, "weights": weights}
+        return SimpleNamespace(text=" ".join(found), cut=False, **values)
 
 
 def html(text, reverse=False, **options):
@@ -218,10 +213,8 @@ def test_encodings_are_kept(data, is_html, expected):
     assert encoding == expected[1] and expected[0] in (None, text)
     again = markup.encoded(text, encoding, is_html=is_html)
     assert again == (data if expected[0] is None else text.encode())
-    other = markup.encoded("\u4e00", encoding, is_html=is_html)
-    assert other.decode() == (
-        "&#19968;" if expected[0] is None and is_html else "\u4e00"
-    )
+    other = markup.encoded("\u4e00", encoding, is_html=is_html).decode()
+    assert other == ("&#19968;" if expected[0] is None and is_html else "\u4e00")
 
 
 def test_the_command_translates_a_page(
@@ -232,8 +225,8 @@ def test_the_command_translates_a_page(
     model = ["--model", str(model_folder)]
     arguments = ["translate", "--format", "html", str(page), *model]
     assert main([*arguments, "--output", str(out)]) == 0
-    assert out.read_text(encoding="utf-8") == "<p>the <b>red</b> dog</p>"
-    assert page.read_text() == "<p>the <b>red</b> dog</p>"
+    for file in (out, page):
+        assert file.read_text(encoding="utf-8") == "<p>the <b>red</b> dog</p>"
 
     for extra, message in (
         (["--output", str(page)], "page.html"),
@@ -257,9 +250,8 @@ def test_the_commands_of_the_manual_run(
 ):
     text = (DOCS / "markup.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    for name, content in re.findall(
-        r"^`(\S+)`:\n\n```\w*\n(.*?)```", text, re.M | re.S
-    ):
+    files = re.findall(r"^`(\S+)`:\n\n```\w*\n(.*?)```", text, re.M | re.S)
+    for name, content in files:
         (tmp_path / name).write_text(content, encoding="utf-8")
     commands = re.findall(r"^nmt (.*)$", text, re.M)
     assert len(commands) >= 3
