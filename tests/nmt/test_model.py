@@ -3,7 +3,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from arrays import assert_close
+from arrays import assert_close, numpy
 from keras import ops, tree
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.base import SearchModel
@@ -13,17 +13,9 @@ from keras_attention_apps.nmt.network import build_network
 
 from keras_attention import beam_search
 
+from .conftest import TINY
+
 BATCH, SOURCE, TARGET, SIZE, MAX_LENGTH = 3, 5, 4, 29, 7
-TINY = {
-    "embedding_units": 12,
-    "units": 14,
-    "encoder_units": 7,
-    "heads": 2,
-    "attention_units": 5,
-    "max_length": 20,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-}
 NETWORKS = [
     {"attention": "bahdanau"},
     {"attention": "luong"},
@@ -37,7 +29,9 @@ NETWORKS = [
 
 def network_of(changes, **options):
     keras.utils.set_random_seed(5)
-    config = ModelConfig(**{**TINY, **changes})
+    config = ModelConfig(
+        **{**TINY, "encoder_layers": 2, "decoder_layers": 2, **changes}
+    )
     config = with_defaults(config, RECIPES[changes["attention"]])
     return build_network(config, SIZE, label_smoothing=0.1, **options)
 
@@ -58,7 +52,7 @@ def sentences():
 @pytest.mark.parametrize("changes", NETWORKS, ids=str)
 def test_steps_equal_the_pass(changes):
     network, inputs = network_of(changes), sentences()
-    logits = ops.log_softmax(network.logits(network(inputs)))
+    expected = numpy(ops.log_softmax(network.logits(network(inputs))))
     memory, state = network.begin(tensors(inputs), MAX_LENGTH)
     # Two hypotheses of every row; the second is the reversed first.
     state = tree.map_structure(lambda x: ops.stack([x, x], axis=1), state)
@@ -67,18 +61,12 @@ def test_steps_equal_the_pass(changes):
     _, aligned = network.decode(
         inputs["target"][:, :-1], network.encode(inputs["source"]), return_weights=True
     )
-    aligned = ops.convert_to_numpy(aligned)
     for t in range(TARGET):
-        log_probs, state, weights = network.step(
-            ops.convert_to_tensor(tokens[:, :, t]), state, memory
-        )
-        assert_close(
-            ops.convert_to_numpy(log_probs)[:, 0],
-            ops.convert_to_numpy(logits)[:, t],
-            1e-4,
-        )
-        weights = ops.convert_to_numpy(weights)
-        np.testing.assert_allclose(weights[:, 0], aligned[:, t], atol=1e-5)
+        token = ops.convert_to_tensor(tokens[:, :, t])
+        log_probs, state, weights = network.step(token, state, memory)
+        assert_close(numpy(log_probs)[:, 0], expected[:, t], 1e-4)
+        weights = numpy(weights)
+        np.testing.assert_allclose(weights[:, 0], numpy(aligned)[:, t], atol=1e-5)
     if changes["attention"] != "none":
         assert weights.shape == (BATCH, 2, SOURCE)
         assert not weights[1, :, 3:].any() and weights[0].all(axis=-1).any()
@@ -92,7 +80,7 @@ def test_all_layers_but_the_lowest_align(layers, first, monkeypatch):
     def record(step):
         def recorded(x, cache, memory, _):
             found = step(x, cache, memory, return_weights=True)
-            looked.append(ops.convert_to_numpy(found[2]))
+            looked.append(numpy(found[2]))
             return found
 
         return recorded
@@ -104,15 +92,15 @@ def test_all_layers_but_the_lowest_align(layers, first, monkeypatch):
     _, _, weights = network.step(ops.ones((BATCH, 1), "int32"), state, memory)
 
     expected = np.mean(looked[first:], axis=0)
-    np.testing.assert_allclose(ops.convert_to_numpy(weights), expected, atol=1e-6)
+    np.testing.assert_allclose(numpy(weights), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [NETWORKS[i] for i in (0, 1, 5, 6)], ids=str)
 def test_padding_changes_nothing(changes):
     network, inputs = network_of(changes), sentences()
     padded = {name: np.pad(x, ((0, 1), (0, 2))) for name, x in inputs.items()}
-    hidden = ops.convert_to_numpy(network(inputs))
-    more = ops.convert_to_numpy(network(padded))
+    hidden = numpy(network(inputs))
+    more = numpy(network(padded))
 
     assert np.isfinite(more).all()
     np.testing.assert_allclose(more[:BATCH, :TARGET], hidden, atol=1e-5)
@@ -123,22 +111,19 @@ def test_padding_changes_nothing(changes):
 
 def test_the_loss_is_that_of_a_token():
     network, inputs = network_of(NETWORKS[0]), sentences()
-    logits = ops.convert_to_numpy(network.logits(network(inputs)))
-    total = count = 0
-    for row, targets in zip(logits, inputs["target"][:, 1:], strict=True):
-        for scores, target in zip(row, targets, strict=True):
-            if target:
-                log_probs = scores - np.log(np.exp(scores).sum())
-                total -= 0.9 * log_probs[target] + 0.1 * log_probs.mean()
-                count += 1
+    logits = numpy(network.logits(network(inputs)))
+    losses = []
+    for b, t in np.argwhere(inputs["target"][:, 1:]):
+        log_probs = logits[b, t] - np.log(np.exp(logits[b, t]).sum())
+        own = log_probs[inputs["target"][b, t + 1]]
+        losses.append(-0.9 * own - 0.1 * log_probs.mean())
 
     loss = network.compute_loss(inputs, None, network(inputs))
-    np.testing.assert_allclose(float(loss), total / count, rtol=1e-5)
+    np.testing.assert_allclose(float(loss), np.mean(losses), rtol=1e-5)
 
 
 def test_without_attention_only_a_summary_is_known():
-    network = network_of(NETWORKS[-1])
-    memory, _ = network.begin(tensors(sentences()), MAX_LENGTH)
+    memory, _ = network_of(NETWORKS[-1]).begin(tensors(sentences()), MAX_LENGTH)
 
     assert memory["decoder"]["values"].shape == (BATCH, 1, 14)
 
