@@ -58,8 +58,7 @@ def test_little_text_makes_small_batches(pairs, subwords):
     assert len(few) < 5
     assert 40 <= len(many) < 120
     assert sorted(rows(many)) == sorted(rows(few))
-    given = batches(pairs, subwords, min_batches=2)
-    assert len(given) == len(batches(pairs, subwords))
+    assert len(batches(pairs, subwords, min_batches=2)) == len(batches(pairs, subwords))
 
 
 def test_all_epochs_have_the_same_number_of_batches(pairs, subwords):
@@ -180,8 +179,7 @@ def test_there_are_few_shapes(pairs, subwords):
     dataset = batches(pairs, subwords, few_shapes=True, batch_tokens=320)
     shapes = set()
     for (batch,) in map(dataset.__getitem__, range(len(dataset))):
-        columns = batch["source"].shape[1]
-        assert batch["target"].shape[1] == columns + 1
+        assert batch["target"].shape[1] == batch["source"].shape[1] + 1
         shapes.add(batch["source"].shape)
     assert shapes == {(20, 16), (10, 32)}
     assert sorted(rows(dataset)) == sorted(texts(pairs))

@@ -27,8 +27,7 @@ def test_translations_are_those_of_one_process(translate_batch, model_folder):
     assert found["id"] == [2, 7, 1]
     assert found["translation"].tolist() == [x.text for x in expected] == SENTENCES
     assert found["words"].tolist() == [x.words for x in expected]
-    scores = [x.score for x in expected]
-    np.testing.assert_allclose(found["score"], scores, atol=2e-4)
+    np.testing.assert_allclose(found["score"], [x.score for x in expected], atol=2e-4)
     assert found["attention"][0] == expected[0].details()["attention"]
     assert found["error"].tolist() == [None] * 3
 

@@ -93,8 +93,7 @@ def test_improbable_translations_are_left_out(model_folder, command, capsys):
         assert (f"line {before['line']}: no translation with" in error) == out
 
     assert main([*command, *least]) == 0
-    lines = capsys.readouterr().out.split("\n")[:-1]
-    assert [line == "" for line in lines] == left_out
+    assert [line == "" for line in capsys.readouterr().out.split("\n")[:-1]] == left_out
     assert main([*command, *least, "--n-best", "2"]) == 0
     shown = {line.split("\t")[0] for line in capsys.readouterr().out.splitlines()}
     pairs = zip(found, left_out, strict=True)

@@ -83,10 +83,8 @@ def test_a_phrase_replaces_the_word_that_is_aligned_with_its_source(subwords):
     spelt = {x: encode_phrase(subwords, x) for x in ("chien", "rouge", "xyz", "oiseau")}
 
     def replaced(glossary):
-        sentence = "the red dog"
-        token_ids = subwords.encode(sentence)
-        assert len(token_ids) == 4
-        source = translator._source(sentence, Glossary(glossary))
+        source = translator._source("the red dog", Glossary(glossary))
+        assert len(source.token_ids) == 4
         return translator._replaced(source, [one])
 
     comma = encoded.index(subwords.encode("a,")[-2])
@@ -103,8 +101,7 @@ def test_a_phrase_replaces_the_word_that_is_aligned_with_its_source(subwords):
 
 def test_phrases_become_tokens_within_a_sentence(subwords, unspaced_subwords):
     for phrase in ("le chien rouge", "xyz"):
-        token_ids = encode_phrase(subwords, phrase)
-        assert subwords.decode(token_ids) == phrase
+        assert subwords.decode(encode_phrase(subwords, phrase)) == phrase
     assert encode_phrase(unspaced_subwords, "看见了") != []
     pieces = [subwords.pieces[x] for x in word_continuations(subwords)]
     assert {"o", "a"} < set(pieces) and not any("▁" in piece for piece in pieces)
@@ -196,12 +193,11 @@ def test_the_command_warns_of_phrases_that_do_not_fit(
     (tmp_path / "terms").write_text("dog\tHund\n")
     options = ["--model", str(model_folder), "--glossary", str(tmp_path / "terms")]
     assert main(["translate", "a dog", "a bird", "dog cat", *options]) == 0
-    assert capsys.readouterr().err.splitlines() == [
-        "nmt: warning: arguments, line 1: 1 glossary phrase does not fit, and is left "
-        "out",
-        "nmt: warning: arguments, line 3: 2 glossary phrases do not fit, and are left "
-        "out",
-    ]
+    warning = "nmt: warning: "
+    assert capsys.readouterr().err == (
+        f"{warning}arguments, line 1: 1 glossary phrase does not fit, and is left out\n"
+        f"{warning}arguments, line 3: 2 glossary phrases do not fit, and are left out\n"
+    )
 
     assert main(["translate", "a dog", *options, "--runtime", "litert"]) == 2
     assert "--glossary needs the runtime keras. Rec" in capsys.readouterr().err
