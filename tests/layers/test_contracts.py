@@ -37,12 +37,21 @@ def case(request):
     return CASES[request.param]
 
 
-@pytest.fixture(
-    params=quick_cases(name for name, case in CASES.items() if len(case.depths) == 2)
+cases_with_queries = pytest.mark.parametrize(
+    "case",
+    quick_cases(name for name, case in CASES.items() if len(case.depths) == 2),
+    indirect=True,
 )
-def query_case(request):
-    """A case with queries."""
-    return CASES[request.param]
+
+
+@pytest.fixture
+def layer(case):
+    return case.build()
+
+
+@pytest.fixture
+def data(case, rng):
+    return case.draw(rng)
 
 
 def test_config_names_every_argument(case):
@@ -59,10 +68,9 @@ def test_config_names_every_argument(case):
             assert config[name] == value
 
 
-def test_a_frozen_model_comes_back_from_its_file(case, rng, tmp_path):
+def test_a_frozen_model_comes_back_from_its_file(case, data, tmp_path):
     layer = case.build(trainable=False, name="reader")
     model = functional(case, layer)
-    data = case.draw(rng)
 
     loaded = reloaded(model, tmp_path)
 
@@ -149,9 +157,7 @@ def test_other_dtypes_give_nearly_the_same(name, rng, place):
             np.testing.assert_allclose(tensor, wanted, atol=tolerance)
 
 
-def test_masked_values_have_no_influence(case, rng):
-    layer = case.build()
-    data = case.draw(rng)
+def test_masked_values_have_no_influence(layer, data):
     mask = np.array([[1, 1, 0, 1, 1], [1, 1, 1, 0, 0]], "bool")
     bad = np.resize([np.nan, np.inf, -np.inf], data[-1].shape)
     spoiled = [*data[:-1], np.where(mask[..., None], data[-1], bad).astype("float32")]
@@ -166,9 +172,7 @@ def test_masked_values_have_no_influence(case, rng):
     assert (found[1][hidden] == 0).all()
 
 
-def test_a_query_without_a_valid_position_gives_zeros(case, rng, gradients):
-    layer = case.build()
-    data = case.draw(rng)
+def test_a_query_without_a_valid_position_gives_zeros(layer, data, gradients):
     mask = np.array([[0] * POSITIONS, [1] * POSITIONS], "bool")
 
     context, weights = attend(layer, data, value_mask=mask)
@@ -184,8 +188,7 @@ def test_a_query_without_a_valid_position_gives_zeros(case, rng, gradients):
         assert np.isfinite(gradient).all()
 
 
-def test_lengths_may_be_zero(case, rng):
-    layer = case.build()
+def test_lengths_may_be_zero(case, layer, rng):
     for *sizes, masked in ((0, 3, 5, 0), (2, 0, 5, 1), (2, 3, 0, 0), (2, 3, 0, 1)):
         lengths = dict(zip(("batch", "queries", "positions"), sizes, strict=True))
         mask = {"value_mask": np.ones(sizes[::2], "bool")} if masked else {}
@@ -197,9 +200,8 @@ def test_lengths_may_be_zero(case, rng):
         assert sizes[-1] or not context.any()
 
 
-def test_a_masked_query_gives_zeros(query_case, rng):
-    layer = query_case.build()
-    data = query_case.draw(rng)
+@cases_with_queries
+def test_a_masked_query_gives_zeros(layer, data):
     valid = np.array([[1, 1, 0], [1, 0, 0]], "bool")
     spoiled = [np.where(valid[..., None], data[0], np.nan).astype("float32"), data[1]]
 
@@ -211,9 +213,9 @@ def test_a_masked_query_gives_zeros(query_case, rng):
         np.testing.assert_allclose(found[valid], wanted[valid], atol=1e-6)
 
 
-def test_a_single_query_equals_the_first_of_a_sequence(query_case, rng):
-    layer = query_case.build()
-    query, value = query_case.draw(rng)
+@cases_with_queries
+def test_a_single_query_equals_the_first_of_a_sequence(layer, data, rng):
+    query, value = data
     if layer.get_config().get("causal"):
         pytest.skip("one query has no place in a sequence")
 
@@ -244,33 +246,30 @@ def test_a_single_query_equals_the_first_of_a_sequence(query_case, rng):
         ),
     ],
 )
-@pytest.mark.parametrize("case_name", ["additive", "heads"])
-def test_a_mask_of_another_shape_is_named(case_name, name, shape, expected, rng):
-    case = CASES[case_name]
-    if case_name == "heads" and name == "attention_mask":
+@pytest.mark.parametrize("case", ["additive", "heads"], indirect=True)
+def test_a_mask_of_another_shape_is_named(case, layer, data, name, shape, expected):
+    if case is CASES["heads"] and name == "attention_mask":
         expected += " or (2, 3, 3, 5)"
     message = f"{name} must have the shape {expected}. Received: {shape}"
 
     with pytest.raises(ValueError, match=re.escape(message)):
-        case.build()(*case.draw(rng), **{name: np.ones(shape, "bool")})
+        layer(*data, **{name: np.ones(shape, "bool")})
 
 
 @pytest.mark.parametrize(
     ("name", "shape"), [("query_mask", (BATCH, 1)), ("attention_mask", (POSITIONS,))]
 )
-@pytest.mark.parametrize("case_name", ["additive", "heads"])
-def test_a_mask_of_another_shape_for_one_query_is_named(case_name, name, shape, rng):
-    case = CASES[case_name]
-    query, value = case.draw(rng)
+@pytest.mark.parametrize("case", ["additive", "heads"], indirect=True)
+def test_a_mask_of_another_shape_for_one_query_is_named(layer, data, name, shape):
+    query, value = data
     message = rf"{name} must have the shape \(2,.* Received: {re.escape(str(shape))}"
 
     with pytest.raises(ValueError, match=message):
-        case.build()(query[:, 0], value, **{name: np.ones(shape, "bool")})
+        layer(query[:, 0], value, **{name: np.ones(shape, "bool")})
 
 
-def test_masks_of_keys_and_of_pairs_are_exact(query_case, rng):
-    layer = query_case.build()
-    data = query_case.draw(rng)
+@cases_with_queries
+def test_masks_of_keys_and_of_pairs_are_exact(layer, data, rng):
     mask = rng.random((BATCH, QUERIES, POSITIONS)) < 0.6
 
     context, weights = attend(layer, data, attention_mask=mask)
@@ -302,20 +301,19 @@ def test_sizes_of_masks_need_not_be_known():
     assert tuple(model([*data, given]).shape) == (BATCH, QUERIES, VALUE_DIM)
 
 
-def test_batches_of_different_sizes_are_named(query_case):
-    (_, *query), (_, *value) = query_case.shapes()
+@cases_with_queries
+def test_batches_of_different_sizes_are_named(case):
+    (_, *query), (_, *value) = case.shapes()
     for batches in ((1, BATCH), (BATCH, 1)):
         shapes = [(batches[0], *query), (batches[1], *value)]
         message = "same batch size. Received: query {}, value {}".format(*shapes)
 
         for make in (np.zeros, keras.KerasTensor):
             with pytest.raises(ValueError, match=re.escape(message)):
-                query_case.build()(*map(make, shapes))
+                case.build()(*map(make, shapes))
 
 
-def test_implicit_masks_are_honoured(case, rng):
-    layer = case.build()
-    data = case.draw(rng)
+def test_implicit_masks_are_honoured(case, layer, data):
     masks = {
         "query_mask": np.array([[1, 0, 1], [1, 1, 0]], "bool"),
         "value_mask": np.array([[0, 0, 1, 1, 0], [0, 1, 0, 1, 0]], "bool"),
@@ -333,8 +331,7 @@ def test_implicit_masks_are_honoured(case, rng):
         assert (found != numpy(layer(*data))).any()
 
 
-def test_same_seed_draws_the_same(case, rng):
-    data = case.draw(rng)
+def test_same_seed_draws_the_same(case, data):
     first, second = case.build(), case.build()
     attend(first, data)
     attend(second, data)
@@ -344,10 +341,7 @@ def test_same_seed_draws_the_same(case, rng):
     assert_close(*found, 0)
 
 
-def test_details_have_context_and_weights(case, rng):
-    layer = case.build()
-    data = case.draw(rng)
-
+def test_details_have_context_and_weights(case, layer, data):
     details = layer(*data, return_details=True)
 
     found = [details["context"], details["weights"]]
