@@ -3,6 +3,7 @@
 import dataclasses
 
 import keras
+import numpy as np
 from arrays import draw, numpy
 from combinations import quick_first
 
@@ -131,6 +132,17 @@ def attend(layer, tensors, **options):
     context, weights = numpy(layer(*tensors, return_attention_scores=True, **options))
     is_mean = not isinstance(layer, ka.MultiHeadAttention)
     return context, weights if is_mean else weights.mean(axis=1)
+
+
+def step_by_step(layer, query, memory, **masks):
+    """Contexts and weights of one query at a time."""
+    state, steps = layer.step.initial_state(memory), []
+    for t in range(query.shape[1]):
+        one, *of_one = (x[:, t : t + 1] for x in (query, *masks.values()))
+        named = dict(zip(masks, of_one, strict=True))
+        outputs, state = layer.step(one, memory, state, **named)
+        steps.append((outputs["context"], outputs["weights"]))
+    return [np.concatenate(x, axis=1) for x in zip(*numpy(steps), strict=True)]
 
 
 def functional(case, layer):

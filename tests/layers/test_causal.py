@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from arrays import assert_close, draw, numpy
 from combinations import quick_first
-from layers.cases import CASES, attend
+from layers.cases import CASES, attend, step_by_step
 
 import keras_attention as ka
 
@@ -49,15 +49,10 @@ def test_causal_attention_has_a_triangular_mask(pair, data):
 def test_steps_equal_the_full_pass(pair, data):
     layer = pair[1]
     query, value = data
-    memory = layer.memory(value)
 
-    weights, state = [], layer.step.initial_state(memory)
-    for t in range(QUERIES):
-        outputs, state = layer.step(query[:, t : t + 1], memory, state)
-        weights += numpy([outputs["weights"]])
+    found = step_by_step(layer, query, layer.memory(value))
 
-    expected = attend(layer, data)[1]
-    np.testing.assert_allclose(np.concatenate(weights, 1), expected, atol=1e-6)
+    assert_close(found, attend(layer, data), 1e-6)
 
 
 @pytest.mark.parametrize("order", quick_first(["previous", "current"]))

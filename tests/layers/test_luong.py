@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from arrays import assert_close, attend, draw, numpy, random_fixture, sigmoid, softmax
 from keras import ops
+from layers.cases import step_by_step
 from models import reloaded
 
 import keras_attention as ka
@@ -271,18 +272,11 @@ def test_the_mask_of_a_local_step_broadcasts(shape, query, value, rng):
 def test_local_m_counts_masked_queries_step_by_step(query, value):
     layer = ka.LuongAttention("general", window="local-m", half_width=1)
     mask = np.array([[False, True, True], [True, False, True]])
-    _, expected = attend(layer, query, value, query_mask=mask)
-    memory = layer.memory(value)
+    expected = attend(layer, query, value, query_mask=mask)
 
-    state, weights = layer.step.initial_state(memory), []
-    for t in range(QUERIES):
-        one = slice(t, t + 1)
-        outputs, state = layer.step(
-            query[:, one], memory, state, query_mask=mask[:, one]
-        )
-        weights.append(outputs["weights"])
+    found = step_by_step(layer, query, layer.memory(value), query_mask=mask)
 
-    assert_close(ops.concatenate(weights, axis=1), expected, 1e-6)
+    assert_close(found, expected, 1e-6)
 
 
 class MovingWindow(ka.LocalWindow):

@@ -12,6 +12,7 @@ from arrays import (
     sigmoid,
 )
 from keras import ops
+from layers.cases import step_by_step
 from layers.weightings_reference import (
     chunkwise_by_the_paper,
     monotonic_by_the_paper,
@@ -87,12 +88,10 @@ def test_steps_equal_the_full_pass(query, value):
         UNITS,
         weighting=ka.MochaWeighting(CHUNK, inference="expectation", score_bias=0.5),
     )
-    context = layer(query, value, value_mask=MASK)
-    memory, state = layer.memory(value, value_mask=MASK), None
+    expected = attend(layer, query, value, value_mask=MASK)
 
-    for t in range(QUERIES):
-        outputs, state = layer.step(query[:, t : t + 1], memory, state)
-        assert_close(outputs["context"][:, 0], context[:, t])
+    memory = layer.memory(value, value_mask=MASK)
+    assert_close(step_by_step(layer, query, memory), expected)
 
 
 def test_the_copy_of_a_score_comes_back_from_a_file(query, value, tmp_path):

@@ -100,12 +100,9 @@ def test_gradient_of_a_choice_is_that_of_its_estimator(
 def test_a_drawn_choice_learns_from_its_gumbel_softmax(rng, gradients, relaxation):
     scores, readout = rng.normal(size=(2, BATCH, QUERIES, POSITIONS)).astype("float32")
     weighting = ka.HardWeighting("straight-through", relaxation=relaxation)
-    noise = {
-        "uniform": rng.random(scores.shape).astype("float32"),
-        "soft": np.zeros((BATCH, QUERIES, 1), "bool"),
-    }
-    noisy = scores - np.log(-np.log(noise["uniform"]))
-    noise = {name: ops.convert_to_tensor(x) for name, x in noise.items()}
+    uniform = ops.convert_to_tensor(rng.random(scores.shape), "float32")
+    noise = {"uniform": uniform, "soft": ops.zeros((BATCH, QUERIES, 1), "bool")}
+    noisy = scores - np.log(-np.log(numpy(uniform)))
     soft = softmax(noisy / relaxation)
 
     def read(scores):
