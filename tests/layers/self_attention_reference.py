@@ -1,4 +1,4 @@
-"""Self-attention as in the paper, as slow loops, and helpers of its tests."""
+"""Dimensions of self-attention, and helpers of its tests."""
 
 import keras
 import numpy as np
