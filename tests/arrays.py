@@ -74,16 +74,23 @@ def softmax(scores, mask=True):
     return odds / np.maximum(odds.sum(-1, keepdims=True), 1e-30)
 
 
+def slope(function, arrays, which, place, step):
+    """Return the central difference of a number, at an entry of one of the arrays."""
+    ends = []
+    for sign in (1, -1):
+        moved = [array.copy() for array in arrays]
+        moved[which].flat[place] += sign * step
+        ends.append(function(*moved))
+    return (ends[0] - ends[1]) / (2 * step)
+
+
 def finite_differences(function, *points, step=1e-5):
     """Return the gradients of a number with respect to float64 arrays."""
-    gradients = [np.zeros(point.shape) for point in points]
-    for which, gradient in enumerate(gradients):
-        for place in np.ndindex(*gradient.shape):
-            for sign in (1, -1):
-                moved = [point.copy() for point in points]
-                moved[which][place] += sign * step
-                gradient[place] += sign * function(*moved) / (2 * step)
-    return gradients
+    slopes = [
+        [slope(function, points, which, place, step) for place in range(point.size)]
+        for which, point in enumerate(points)
+    ]
+    return [np.reshape(x, point.shape) for x, point in zip(slopes, points, strict=True)]
 
 
 def assert_numerical_gradients(gradients, function, arrays, rng, entries, atol):
@@ -97,13 +104,7 @@ def assert_numerical_gradients(gradients, function, arrays, rng, entries, atol):
         entries: Number of entries of each array; `function` may be slow.
         atol: Absolute tolerance.
     """
-    step = 1e-6
     for which, gradient in enumerate(gradients):
         for place in rng.integers(arrays[which].size, size=entries):
-            ends = []
-            for sign in (1, -1):
-                moved = [array.copy() for array in arrays]
-                moved[which].flat[place] += sign * step
-                ends.append(function(*moved))
-            expected = (ends[0] - ends[1]) / (2 * step)
+            expected = slope(function, arrays, which, place, 1e-6)
             np.testing.assert_allclose(gradient.flat[place], expected, atol=atol)

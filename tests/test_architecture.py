@@ -4,17 +4,12 @@ import importlib.util
 import re
 from pathlib import Path
 
+from repository import ROOT, read
+
 LIBRARY, APPS = "keras_attention", "keras_attention_apps"
 
 # Parts of the library that do not depend on attention.
-BASICS = {
-    "backends",
-    "loops",
-    "serialization",
-    "sizes",
-    "typing",
-    "validation",
-}
+BASICS = {"backends", "loops", "serialization", "sizes", "typing", "validation"}
 
 # What each part of the library may import of the library, besides itself.
 BELOW = {
@@ -54,10 +49,15 @@ TENSORFLOW = {
 }
 
 
+def folder_of(package):
+    (folder,) = importlib.util.find_spec(package).submodule_search_locations
+    return Path(folder)
+
+
 def source_files(package):
     """Yield the dotted name and the syntax tree of every module of a package."""
-    (folder,) = importlib.util.find_spec(package).submodule_search_locations
-    for path in sorted(Path(folder).rglob("*.py")):
+    folder = folder_of(package)
+    for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
         name = ".".join([package, *parts]).removesuffix(".__init__")
         yield name, ast.parse(path.read_text(encoding="utf-8"))
@@ -124,15 +124,11 @@ def test_every_part_of_the_library_has_its_place():
 
 
 def test_arrows_of_the_library_point_one_way():
-    wrong = []
     for module, imported in arrows(LIBRARY, LIBRARY):
         if module != LIBRARY:
-            start, end = part(module, LIBRARY), part(imported, LIBRARY)
+            start = part(module, LIBRARY)
             # A name that is no part belongs to the public API, which imports all parts.
-            if end not in {start, *BELOW[start]}:
-                wrong.append((module, imported))
-
-    assert wrong == []
+            assert part(imported, LIBRARY) in {start, *BELOW[start]}, (module, imported)
 
 
 def test_library_does_not_know_the_programs():
@@ -146,12 +142,9 @@ def test_programs_import_the_public_api_only():
 
 
 def test_programs_do_not_know_each_other():
-    wrong = []
     for module, imported in arrows(APPS, APPS):
-        if part(imported, APPS) not in ("common", part(module, APPS)):
-            wrong.append((module, imported))
-
-    assert wrong == []
+        own = part(module, APPS)
+        assert part(imported, APPS) in ("common", own), (module, imported)
 
 
 def test_common_code_imports_no_program():
@@ -166,14 +159,10 @@ def test_every_import_is_absolute():
 
 
 def test_tensorflow_stays_where_it_belongs():
-    wrong = []
     for module, imported, inside_function in IMPORTS:
         if within(imported, "tensorflow"):
-            at_the_top = TENSORFLOW.get(module)
-            if at_the_top is None or not (at_the_top or inside_function):
-                wrong.append((module, imported))
-
-    assert wrong == []
+            assert module in TENSORFLOW, (module, imported)
+            assert TENSORFLOW[module] or inside_function, (module, imported)
 
 
 def test_jax_is_imported_for_several_hosts_only():
@@ -196,15 +185,14 @@ def test_matplotlib_is_imported_inside_functions_only():
 
 
 def test_the_page_on_the_architecture_names_files_and_names_that_exist():
-    root = Path(__file__).parents[1]
-    page = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = read("docs/architecture.md")
     file = r"`((?:apps|keras_attention)/[\w/]+\.py)`"
     files = re.findall(file, page)
     names = re.findall(rf"`(\w+)` of {file}", page)
 
     assert files and names
-    assert [x for x in files if not (root / x).is_file()] == []
-    assert [x for x in names if x[0] not in (root / x[1]).read_text("utf-8")] == []
+    assert [x for x in files if not (ROOT / x).is_file()] == []
+    assert [x for x in names if x[0] not in read(x[1])] == []
 
 
 def test_private_parts_of_keras_are_left_alone():
@@ -213,28 +201,26 @@ def test_private_parts_of_keras_are_left_alone():
 
 def read_setup():
     setup = configparser.ConfigParser()
-    setup.read(Path(__file__).parents[1] / "setup.cfg", encoding="utf-8")
+    setup.read_string(read("setup.cfg"))
     return setup
 
 
 def test_every_package_is_installed():
-    setup = read_setup()
     found = {LIBRARY, APPS}
     for package in (LIBRARY, APPS):
-        (folder,) = importlib.util.find_spec(package).submodule_search_locations
-        for path in Path(folder).rglob("__init__.py"):
-            parts = path.parent.relative_to(folder).parts
+        for path in folder_of(package).rglob("__init__.py"):
+            parts = path.parent.relative_to(folder_of(package)).parts
             found.add(".".join([package, *parts]))
 
-    assert found == set(setup["options"]["packages"].split())
+    assert found == set(read_setup()["options"]["packages"].split())
 
 
 def test_every_data_file_is_installed():
     patterns = read_setup()["options.package_data"]
     missing = []
     for package in (LIBRARY, APPS):
-        (folder,) = importlib.util.find_spec(package).submodule_search_locations
-        for path in Path(folder).rglob("*"):
+        folder = folder_of(package)
+        for path in folder.rglob("*"):
             if path.is_dir() or path.suffix == ".py" or "__pycache__" in path.parts:
                 continue
             if path.relative_to(folder).parts[0] == "browser":  # no Python package

@@ -1,14 +1,16 @@
 """Lengths of zero: an empty batch, sequence or source gives an empty result."""
 
 import itertools
+from functools import partial
 
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from combinations import covering, quick_first
 from keras import ops, tree
 from layers.cases import CASES
-from models import needs_tensorflow
+from models import compiled, needs_tensorflow
 
 import keras_attention as ka
 
@@ -25,15 +27,14 @@ def zeros(*shape):
     return np.zeros(shape, "float32")
 
 
-def finite(nested):
-    return all(
-        np.isfinite(ops.convert_to_numpy(ops.cast(x, "float32"))).all()
-        for x in tree.flatten(nested)
-    )
-
-
 def ones(*shape):
     return np.ones(shape, "float32")
+
+
+def finite(nested):
+    return all(
+        np.isfinite(numpy(ops.cast(x, "float32"))).all() for x in tree.flatten(nested)
+    )
 
 
 @needs_tensorflow
@@ -41,20 +42,17 @@ def ones(*shape):
     "name", quick_first(["local-p concat", "coverage", "entmax", "hard", "heads"])
 )
 def test_attention_over_nothing_in_a_graph_of_unknown_sizes(name):
-    import tensorflow as tf
-
     case = CASES[name]
     layer, depths = case.build(), case.depths
-    sequences = [tf.TensorSpec((None, None, depth)) for depth in depths]
-
-    @tf.function(input_signature=sequences)
-    def attend(query, value):
-        return layer(query, value, return_attention_scores=True)
+    sequences = [keras.KerasTensor((None, None, depth)) for depth in depths]
+    attend = compiled(partial(layer, return_attention_scores=True), sequences)
 
     for batch, queries, positions in SIZES:
-        context, weights = attend(
-            ones(batch, queries, depths[0]), ones(batch, positions, depths[1])
+        query, value = (
+            ones(batch, queries, depths[0]),
+            ones(batch, positions, depths[1]),
         )
+        context, weights = attend(query, value)
 
         assert tuple(context.shape[:2]) == (batch, queries)
         assert tuple(weights.shape[-2:]) == (queries, positions)
@@ -81,15 +79,13 @@ def test_a_cache_of_nothing():
         output, cache = layer(ones(batch, steps, DEPTH), cache=cache)
 
         assert tuple(output.shape) == (batch, steps, DEPTH)
-        assert ops.convert_to_numpy(cache["length"]).tolist() == [steps] * batch
+        assert numpy(cache["length"]).tolist() == [steps] * batch
 
 
 @pytest.mark.parametrize("shape", [(0, 3, DEPTH), (2, 0, DEPTH), (0, DEPTH)])
 def test_positions_of_nothing(shape):
-    for encoding in (
-        ka.PositionEncoding(),
-        ka.PositionEncoding("learned", max_length=5),
-    ):
+    learned = ka.PositionEncoding("learned", max_length=5)
+    for encoding in (ka.PositionEncoding(), learned):
         assert tuple(encoding(ones(*shape)).shape) == shape
 
 
@@ -101,7 +97,7 @@ def test_a_recurrent_encoder_of_nothing(dropout):
         annotations, last, _ = encoder(ones(batch, steps, DEPTH), training=True)
 
         assert tuple(annotations.shape) == (batch, steps, 22)
-        np.testing.assert_array_equal(ops.convert_to_numpy(last), zeros(batch, 11))
+        np.testing.assert_array_equal(numpy(last), zeros(batch, 11))
 
 
 def sampling():
@@ -112,22 +108,20 @@ def sampling():
     return ka.ScheduledSampling(embed, lambda _, outputs: classify(outputs["output"]))
 
 
+def cell(attention, **options):
+    return ka.AttentionCell(keras.layers.GRUCell(11), attention, **options)
+
+
 DECODERS = {
-    "previous": lambda: ka.AttentionCell(
-        keras.layers.GRUCell(11), ka.AdditiveAttention(13)
-    ),
-    "current": lambda: ka.AttentionCell(
-        keras.layers.GRUCell(11), ka.LuongAttention(), order="current"
-    ),
+    "previous": lambda: cell(ka.AdditiveAttention(13)),
+    "current": lambda: cell(ka.LuongAttention(), order="current"),
     "fed": lambda: ka.AttentionCell(
         keras.layers.LSTMCell(11, dropout=0.5),
         ka.LuongAttention(window="local-m", half_width=1),
         input_feeding=True,
         attentional_vector=11,
     ),
-    "coverage": lambda: ka.AttentionCell(
-        keras.layers.GRUCell(11), ka.AdditiveAttention(13, coverage=True)
-    ),
+    "coverage": lambda: cell(ka.AdditiveAttention(13, coverage=True)),
 }
 
 
@@ -135,14 +129,12 @@ DECODERS = {
     ("name", "sizes", "samples"), covering(DECODERS, SIZES, [False, True], strength=1)
 )
 def test_a_decoder_of_nothing(name, sizes, samples):
-    decoder = ka.AttentionDecoder(
-        DECODERS[name](), sampling=sampling() if samples else None
-    )
+    words = sampling() if samples else None
+    decoder = ka.AttentionDecoder(DECODERS[name](), sampling=words)
     batch, steps, positions = sizes
+    inputs, value = ones(batch, steps, DEPTH), ones(batch, positions, DEPTH)
 
-    outputs = decoder(
-        ones(batch, steps, DEPTH), ones(batch, positions, DEPTH), training=True
-    )
+    outputs = decoder(inputs, value, training=True)
 
     assert tuple(outputs["output"].shape) == (batch, steps, 11)
     assert tuple(outputs["context"].shape) == (batch, steps, DEPTH)
@@ -152,11 +144,9 @@ def test_a_decoder_of_nothing(name, sizes, samples):
 
 def step(positions):
     def constant(token_ids, state):
-        logits = ops.zeros((*ops.shape(token_ids), WORDS)) + ops.arange(
-            WORDS, dtype="float32"
-        )
-        weights = ops.ones((*ops.shape(token_ids), positions))
-        return ops.log_softmax(logits), state, weights
+        shape = ops.shape(token_ids)
+        logits = ops.zeros((*shape, WORDS)) + ops.arange(WORDS, dtype="float32")
+        return ops.log_softmax(logits), state, ops.ones((*shape, positions))
 
     return constant
 
@@ -172,40 +162,32 @@ SEARCHES = {
 def test_a_search_over_nothing(name):
     search, options, count = SEARCHES[name]
     for batch, positions in ((0, 5), (2, 0), (0, 0)):
-        found = search(
-            step(positions),
-            {"a": zeros(batch, 3), "empty": zeros(batch, 0)},
-            start=0,
-            end=1,
-            max_length=4,
-            constraints=[ka.NoRepeatNgrams(2)],
-            **options,
-        )
+        state = {"a": zeros(batch, 3), "empty": zeros(batch, 0)}
+        options = {"constraints": [ka.NoRepeatNgrams(2)], **options}
+        found = search(step(positions), state, start=0, end=1, max_length=4, **options)
 
         assert tuple(found["token_ids"].shape) == (batch, count, 4)
         assert tuple(found["weights"].shape) == (batch, count, 4, positions)
         assert finite(found)
         if batch:
-            assert (ops.convert_to_numpy(found["lengths"]) > 0).all()
+            assert (numpy(found["lengths"]) > 0).all()
 
 
 @needs_tensorflow
 @pytest.mark.parametrize("name", quick_first(SEARCHES))
 def test_a_search_over_nothing_in_a_graph_of_unknown_sizes(name):
-    import tensorflow as tf
-
     search, options, count = SEARCHES[name]
 
-    @tf.function(input_signature=[tf.TensorSpec((None, None, 3))])
     def run(value):
-        batch, positions, _ = tf.unstack(tf.shape(value))
-        state = tf.zeros((batch, 1))
+        batch, positions, _ = ops.shape(value)
+        state = ops.zeros((batch, 1))
         return search(step(positions), state, start=0, end=1, max_length=4, **options)
 
+    run = compiled(run, [keras.KerasTensor((None, None, 3))])
     for batch, positions in ((0, 5), (2, 0), (0, 0)):
-        found = run(zeros(batch, positions, 3))
+        weights = run(zeros(batch, positions, 3))["weights"]
 
-        assert tuple(found["weights"].shape) == (batch, count, 4, positions)
+        assert tuple(weights.shape) == (batch, count, 4, positions)
 
 
 def test_a_queue_of_nothing():
@@ -248,6 +230,7 @@ def test_the_baseline_of_nothing_stays():
 @pytest.mark.parametrize("metric", [ka.AlignmentErrorRate, ka.PointingAccuracy])
 def test_metrics_of_nothing(metric):
     metric = metric()
+    assert float(metric.result()) == 0
     for shape in SIZES:
         metric.update_state(zeros(*shape), zeros(*shape))
 

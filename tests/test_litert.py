@@ -3,9 +3,11 @@
 import keras
 import numpy as np
 import pytest
+from arrays import draw, numpy
 from keras import ops
 from models import needs_tensorflow
 from repository import module_of
+from test_litert_quantization import signature
 
 import keras_attention as ka
 from keras_attention import litert_quantization
@@ -14,13 +16,6 @@ pytestmark = needs_tensorflow
 
 START, END = 7, 8
 SOURCE = np.arange(12, dtype="float32").reshape(1, 4, 3) / 10
-
-
-def runner(model, signature):
-    interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter(
-        model_content=model
-    )
-    return interpreter.get_signature_runner(signature)
 
 
 @pytest.fixture(scope="module")
@@ -66,21 +61,26 @@ def specs(*lengths):
 @pytest.fixture(scope="module")
 def converted(search):
     """The search with a signature for each of two lengths."""
-    return ka.convert_to_litert(
-        {f"length_{n}": (search, spec) for n, spec in specs(4, 7).items()},
-        quantize=None,
-    )
+    return converted_for_two_lengths(search)
+
+
+def converted_for_two_lengths(function):
+    signatures = {f"length_{n}": (function, x) for n, x in specs(4, 7).items()}
+    return ka.convert_to_litert(signatures, quantize=None)
+
+
+def assert_same(found, expected, tolerance=1e-4, atol=1e-5):
+    assert sorted(found) == sorted(expected)
+    for name, x in numpy(expected).items():
+        np.testing.assert_allclose(found[name], x, tolerance, atol, err_msg=name)
 
 
 @pytest.mark.parametrize("length", [4, 7])
 def test_a_search_finds_the_same_in_litert(search, converted, length, rng):
-    source = rng.normal(size=(1, length, 3)).astype("float32")
-    expected = {k: ops.convert_to_numpy(v) for k, v in search(source).items()}
-    found = runner(converted, f"length_{length}")(source=source)
-    assert sorted(found) == sorted(expected)
+    source = draw(rng, (1, length, 3))
+    found = signature(converted, f"length_{length}")(source=source)
+    assert_same(found, search(source))
     assert len(set(found["token_ids"].ravel().tolist())) > 2
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.exhaustive
@@ -88,15 +88,11 @@ def test_a_search_finds_the_same_in_onnx_runtime(search, rng):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("tf2onnx")
     onnx_search = module_of("benchmarks/onnx_search.py")
-    source = rng.normal(size=(1, 4, 3)).astype("float32")
-    expected = {k: ops.convert_to_numpy(v) for k, v in search(source).items()}
+    source = draw(rng, (1, 4, 3))
 
     content = onnx_search.to_onnx(search, specs(4)[4])
-    found = onnx_search.session(content, threads=1)(source=source)
 
-    assert sorted(found) == sorted(expected)
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5)
+    assert_same(onnx_search.session(content, threads=1)(source=source), search(source))
 
 
 @pytest.mark.exhaustive
@@ -108,10 +104,7 @@ def test_signatures_share_their_weights(search, converted):
     def look_up(source):
         return {"rows": ops.take(large, ops.cast(source[0, :, 0], "int32"), axis=0)}
 
-    pair = ka.convert_to_litert(
-        {f"length_{n}": (look_up, spec) for n, spec in specs(4, 7).items()},
-        quantize=None,
-    )
+    pair = converted_for_two_lengths(look_up)
     assert table.nbytes < len(pair) < 1.3 * table.nbytes
     assert len(one) < len(converted)
 
@@ -120,7 +113,7 @@ def test_signatures_share_their_weights(search, converted):
 def test_int8_search_is_that_of_keras(search, monkeypatch):
     monkeypatch.setattr(litert_quantization, "MIN_WEIGHTS", 1)
     model = ka.convert_to_litert({"search": (search, specs(4)[4])}, quantize="int8")
-    found = runner(model, "search")(source=SOURCE)
+    found = signature(model, "search")(source=SOURCE)
     expected = search(SOURCE)
     np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
     np.testing.assert_allclose(found["scores"], expected["scores"], atol=0.05)
@@ -135,58 +128,38 @@ def table_step(token_ids, state):
     return ops.log_softmax(2 * rows), {"rows": rows}, rows[..., :3]
 
 
+def search_table(search, *constraints, **options):
+    options |= {"start": START, "end": END, "max_length": 7}
+    state = {"rows": ops.zeros((1, 9))}
+    return search(table_step, state, constraints=constraints, **options)
+
+
 def with_phrases(phrases, min_length):
     """Diverse beam search with phrases and a minimum length as inputs."""
-    return ka.beam_search(
-        table_step,
-        {"rows": ops.zeros((1, 9))},
-        start=START,
-        end=END,
-        max_length=7,
-        beam_size=6,
-        beam_groups=2,
-        constraints=[ka.MinLength(min_length), ka.RequiredPhrases(phrases)],
-    )
+    constraints = ka.MinLength(min_length), ka.RequiredPhrases(phrases)
+    return search_table(ka.beam_search, *constraints, beam_size=6, beam_groups=2)
 
 
 def contrastive(min_length):
-    return ka.contrastive_search(
-        table_step,
-        {"rows": ops.zeros((1, 9))},
-        hidden=lambda state: state["rows"],
-        start=START,
-        end=END,
-        max_length=7,
-        constraints=[ka.MinLength(min_length)],
-    )
+    options = {"hidden": lambda state: state["rows"]}
+    return search_table(ka.contrastive_search, ka.MinLength(min_length), **options)
 
 
 @pytest.mark.exhaustive
 def test_phrases_groups_and_contrastive_search_are_converted():
     import tensorflow as tf
 
-    min_length = tf.TensorSpec([1], tf.int32)
+    sizes = {"min_length": tf.TensorSpec([1], tf.int32)}
+    phrases = {"phrases": tf.TensorSpec([1, 2, 2], tf.int32), **sizes}
     content = ka.convert_to_litert(
-        {
-            "phrases": (
-                with_phrases,
-                {
-                    "phrases": tf.TensorSpec([1, 2, 2], tf.int32),
-                    "min_length": min_length,
-                },
-            ),
-            "contrastive": (contrastive, {"min_length": min_length}),
-        }
+        {"phrases": (with_phrases, phrases), "contrastive": (contrastive, sizes)}
     )
     phrases = np.array([[[3, 3], [1, -1]]], "int32")
     inputs = {"phrases": phrases, "min_length": np.array([6], "int32")}
     for name, function in (("phrases", with_phrases), ("contrastive", contrastive)):
-        found = runner(content, name)(**inputs)
+        found = signature(content, name)(**inputs)
         # The weights of the file are float16.
-        for key, values in function(**inputs).items():
-            expected = ops.convert_to_numpy(values)
-            tolerance = {"rtol": 1e-3, "atol": 1e-3}
-            np.testing.assert_allclose(found[key], expected, **tolerance, err_msg=key)
+        assert_same(found, function(**inputs), 1e-3, 1e-3)
         inputs.pop("phrases", None)
 
 

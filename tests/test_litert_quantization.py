@@ -29,9 +29,13 @@ def convert(function, quantize, samples=None, **shapes):
 
 
 def run(model, **inputs):
+    return signature(model, "run")(**inputs)
+
+
+def signature(model, name):
+    """Return the function of a signature of a file."""
     module = pytest.importorskip("ai_edge_litert.interpreter")
-    interpreter = module.Interpreter(model_content=model)
-    return interpreter.get_signature_runner("run")(**inputs)
+    return module.Interpreter(model_content=model).get_signature_runner(name)
 
 
 def parts(model):
@@ -40,6 +44,12 @@ def parts(model):
     parts = schema.ModelT.InitFromPackedBuf(model, 0)
     names = {number: name for name, number in vars(schema.BuiltinOperator).items()}
     return parts, [names[code.builtinCode] for code in parts.operatorCodes]
+
+
+def buffers(model, size):
+    """Return the sizes of the constants of a file that have at least this size."""
+    sizes = [len(x.data) for x in parts(model)[0].buffers if x.data is not None]
+    return [n for n in sizes if n >= size]
 
 
 def greedy(token):
@@ -70,9 +80,7 @@ def converted(quantize):
 @pytest.mark.parametrize("quantize", ["float16", "int8"])
 def test_a_table_of_embeddings_and_of_a_layer_is_stored_once(quantize):
     size = {"float16": 2, "int8": 1}[quantize] * TABLE.size
-    model, _ = parts(converted(quantize))
-    sizes = [len(x.data) for x in model.buffers if x.data is not None]
-    assert sorted(n for n in sizes if n >= TABLE.size) == [size]
+    assert buffers(converted(quantize), TABLE.size) == [size]
 
     token = np.array([4], "int32")
     found, expected = run(converted(quantize), token=token), greedy(token)
@@ -86,14 +94,12 @@ def test_a_table_of_embeddings_and_of_a_layer_is_stored_once(quantize):
 def test_no_weights_are_inputs_of_a_loop(quantize):
     """LiteRT copies the inputs of a loop in every step."""
     model, names = parts(converted(quantize))
-    loops = [
+    [(graph, loop)] = [
         (graph, operator)
         for graph in model.subgraphs
         for operator in graph.operators
         if names[operator.opcodeIndex] == "WHILE"
     ]
-    assert len(loops) == 1
-    [(graph, loop)] = loops
     shapes = [tuple(graph.tensors[number].shape) for number in loop.inputs]
     assert max(np.prod(shape, initial=1) for shape in shapes) < TABLE.size
 
@@ -113,8 +119,7 @@ def test_weights_are_smaller(quantize, size, tolerance, rng):
     weights = 4 * 200 * 300
     assert size * weights < len(model) < 1.2 * size * weights
     found = run(model, inputs=inputs)["outputs"]
-    scale = np.abs(expected).max()
-    np.testing.assert_allclose(found / scale, expected / scale, atol=tolerance)
+    assert_close(found, expected, tolerance * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("quantize", ["float16", "int8"])
@@ -267,15 +272,12 @@ def test_signatures_share_kernels_of_8_bits(rng, monkeypatch):
 
     monkeypatch.setattr(litert_quantization, "EXACT_CONVOLUTIONS", 0)
 
-    signatures = {
-        name: (functools.partial(call, factor=factor), specs)
-        for name, factor in {"once": 1.0, "twice": 2.0}.items()
-    }
+    factors = {"once": 1.0, "twice": 2.0}.items()
+    signatures = {x: (functools.partial(call, factor=y), specs) for x, y in factors}
     samples = [{"image": rng.normal(size=(1, 8, 8, 32)).astype("float32")}]
-    model, _ = parts(convert_to_litert(signatures, quantize="int8", samples=samples))
-    sizes = [len(x.data) for x in model.buffers if x.data is not None]
-    assert len(model.subgraphs) == 2
-    assert [n for n in sizes if n >= kernel.size] == [kernel.size]
+    model = convert_to_litert(signatures, quantize="int8", samples=samples)
+    assert len(parts(model)[0].subgraphs) == 2
+    assert buffers(model, kernel.size) == [kernel.size]
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -53,21 +55,15 @@ def scan(state, inputs):
     return loops.scan(step, state, inputs)
 
 
-def test_equals_a_python_loop(arguments):
-    assert_same(scan(*arguments), loop(*arguments))
-
-
-@pytest.mark.parametrize("xla", [False, True])
-def test_equals_a_python_loop_when_compiled(arguments, xla):
-    assert_same(compiled(scan, xla=xla)(*arguments), loop(*arguments))
-
-
-def test_one_step_is_a_loop_too(arguments):
+@pytest.mark.parametrize("steps", [STEPS, 1])
+@pytest.mark.parametrize(
+    "how", [lambda run: run, compiled, partial(compiled, xla=True)]
+)
+def test_equals_a_python_loop(arguments, how, steps):
     state, inputs = arguments
-    inputs = tree.map_structure(lambda x: x[:1], inputs)
+    inputs = tree.map_structure(lambda x: x[:steps], inputs)
 
-    assert_same(scan(state, inputs), loop(state, inputs))
-    assert_same(compiled(scan)(state, inputs), loop(state, inputs))
+    assert_same(how(scan)(state, inputs), loop(state, inputs))
 
 
 def test_gradient_flows_through_the_loop(arguments, gradients):

@@ -155,9 +155,9 @@ def test_links_lead_to_files_of_the_repository():
     ],
 )
 def test_links_between_files_become_links_between_pages(place, link, expected):
-    pages = hook("pages")
+    text = f"a [link]({link})"
 
-    markdown = pages.on_page_markdown(f"a [link]({link})", Page(place), None, None)
+    markdown = hook("pages").on_page_markdown(text, Page(place), None, None)
 
     assert markdown == f"a [link]({expected})"
 
@@ -237,11 +237,21 @@ def test_workflows_run_what_a_contributor_runs():
     assert any("mkdocs build --strict" in command for command in commands["manual"])
 
 
-def test_page_on_alternative_text_completes_a_website(tmp_path, monkeypatch, capsys):
+ALTERNATIVE_TEXT = read("docs/alternative-text.md")
+
+
+@pytest.fixture
+def captioner(tmp_path, monkeypatch):
+    """The command, in an empty folder."""
     pytest.importorskip("ai_edge_litert")
     from keras_attention_apps.captioner.main import main
 
-    table, pages = blocks(read("docs/alternative-text.md"))
+    monkeypatch.chdir(tmp_path)
+    return main
+
+
+def test_page_on_alternative_text_completes_a_website(captioner, tmp_path, capsys):
+    table, pages = blocks(ALTERNATIVE_TEXT)
     (tmp_path / "pictures").mkdir()
     shutil.copy(DOCS / "photographer.jpg", tmp_path / "pictures/a man.jpg")
     (tmp_path / "pictures/broken.jpg").write_text("no picture")
@@ -252,9 +262,8 @@ def test_page_on_alternative_text_completes_a_website(tmp_path, monkeypatch, cap
         "<img class='x' src='../pictures/a%20man.jpg?v=2'>"
         '<img src="../pictures/a%20man.jpg" alt="">'
     )
-    monkeypatch.chdir(tmp_path)
 
-    main(["caption", "pictures", "--output", "captions.jsonl"])
+    captioner(["caption", "pictures", "--output", "captions.jsonl"])
     exec(compile(table, "table", "exec"), {})
     with open("captions.csv", encoding="utf-8-sig", newline="") as file:
         (row,) = csv.DictReader(file)
@@ -268,9 +277,8 @@ def test_page_on_alternative_text_completes_a_website(tmp_path, monkeypatch, cap
     exec(compile(pages, "pages", "exec"), {})
 
     alt = 'alt="A man with a &quot;Bolex&quot; &amp; a tripod."'
-    assert index.read_text() == (
-        f'<img {alt} src="/pictures/a%20man.jpg"> <img src="b.jpg">'
-    )
+    expected = f'<img {alt} src="/pictures/a%20man.jpg"> <img src="b.jpg">'
+    assert index.read_text() == expected
     assert post.read_text() == (
         f"<img {alt} class='x' src='../pictures/a%20man.jpg?v=2'>"
         '<img src="../pictures/a%20man.jpg" alt="">'
@@ -335,7 +343,7 @@ def test_release_files_have_the_version_of_the_package():
 def test_container_is_built_of_the_versions_of_the_tests():
     """The versions of all packages that an extra of this distribution names."""
     setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    setup.read_string(read("setup.cfg"))
     extras = setup["options.extras_require"].values()
     named = {
         re.match(r"[\w-]+", line)[0].lower()

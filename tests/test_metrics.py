@@ -144,15 +144,6 @@ def test_a_weight_of_two_counts_twice(metric_class, rng):
 
 
 @every_metric
-def test_nothing_seen_gives_zero(metric_class):
-    metric = metric_class()
-
-    assert float(metric.result()) == 0
-    metric.update_state(np.zeros((1, 3, 5)), np.zeros((1, 3, 5)))
-    assert float(metric.result()) == 0
-
-
-@every_metric
 def test_metric_is_rebuilt_from_its_config(metric_class):
     metric = metric_class(name="found", dtype="float64")
 

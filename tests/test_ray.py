@@ -45,9 +45,8 @@ def photographs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def expected(photographs):
     paths = sorted(map(str, photographs.glob("*.png")))
-    captions = LiteCaptioner.from_preset("flickr8k-coco-ensemble", threads=1).caption(
-        paths
-    )
+    captioner = LiteCaptioner.from_preset("flickr8k-coco-ensemble", threads=1)
+    captions = captioner.caption(paths)
     return {path: x.text for path, x in zip(paths, captions, strict=True)}
 
 

@@ -1,4 +1,8 @@
 import pytest
+from arrays import random_fixture
+from decoder.reference import INPUTS, VALUE
+
+inputs, value = random_fixture(*INPUTS), random_fixture(*VALUE)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import json
 
 import keras
 import numpy as np
-from arrays import draw, numpy, randomized, sigmoid
+from arrays import draw, numpy, randomized, sigmoid, softmax
 from keras import tree
 from layers.cases import CASES
 
@@ -49,9 +49,8 @@ def attend_as_in_the_paper(attention, s, h):
     score, dense = attention.step.score, attention.memory.key_projection
     w_a, v_a = numpy([score.query_projection.kernel, score.scale])
     u_a, bias = numpy([dense.kernel, dense.bias])
-    e = [v_a @ np.tanh(w_a.T @ s + u_a.T @ h_j + bias) for h_j in h]
-    alpha = np.exp(e) / np.exp(e).sum()
-    return sum(alpha_j * h_j for alpha_j, h_j in zip(alpha, h, strict=True)), alpha
+    alpha = softmax(np.tanh(w_a.T @ s + h @ u_a + bias) @ v_a)
+    return alpha @ h, alpha
 
 
 def gru_as_in_the_paper(cell, x, state):

@@ -117,7 +117,7 @@ def test_a_step_by_hand_draws_its_own_dropout_mask():
 
 @pytest.mark.parametrize("compiles", quick_first([False, COMPILES]))
 @pytest.mark.exhaustive
-def test_training_with_dropout_leaves_no_cached_masks(rng, compiles):
+def test_training_with_dropout_leaves_no_cached_masks(inputs, value, rng, compiles):
     decoder = decoder_of("gru", gate=True, dropout=0.3, recurrent_dropout=0.3)
     inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
     model = keras.Model([inputs, value], decoder(inputs, value)["output"])
@@ -135,7 +135,6 @@ def test_training_with_dropout_leaves_no_cached_masks(rng, compiles):
     without_dropout = decoder_of("gru", gate=True)
     without_dropout.set_weights(after)
     # Another batch size: a mask that was kept would not fit.
-    inputs, value = draw(rng, INPUTS, VALUE)
     decoder(inputs, value, training=True)
     assert_close(decoder(inputs, value), without_dropout(inputs, value))
 

@@ -28,14 +28,11 @@ ATTENTIONS = {
         UNITS, weighting=ka.MonotonicWeighting(score_bias=-1.0)
     ),
 }
+LUONG = {"order": "current", "attentional_vector": UNITS}
 ORDERS = {
     "Bahdanau": {},
-    "Luong": {"order": "current", "attentional_vector": UNITS},
-    "Luong, fed": {
-        "order": "current",
-        "attentional_vector": UNITS,
-        "input_feeding": True,
-    },
+    "Luong": LUONG,
+    "Luong, fed": {**LUONG, "input_feeding": True},
 }
 
 # Location scores do not depend on the symbols, so they cannot sort; local-m and
@@ -69,15 +66,12 @@ def build_model(attention, order):
     target = keras.Input((LENGTH,), dtype="int32")
     embed = keras.layers.Embedding(SYMBOLS, UNITS)
     values = ka.PositionEncoding()(embed(source))
-    cell = ka.AttentionCell(
-        keras.layers.GRUCell(UNITS), ATTENTIONS[attention](), **ORDERS[order]
-    )
+    cell = keras.layers.GRUCell(UNITS)
+    cell = ka.AttentionCell(cell, ATTENTIONS[attention](), **ORDERS[order])
     steps = ka.AttentionDecoder(cell)(embed(target), values)
     read = keras.layers.Concatenate()([steps["output"], steps["context"]])
-    logits = keras.layers.Dense(SYMBOLS)(read)
-    return keras.Model(
-        [source, target], {"logits": logits, "weights": steps["weights"]}
-    )
+    outputs = {"logits": keras.layers.Dense(SYMBOLS)(read), "weights": steps["weights"]}
+    return keras.Model([source, target], outputs)
 
 
 def train(model, arrays, target, epochs, batch_size):

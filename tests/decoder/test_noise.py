@@ -2,27 +2,21 @@
 
 import keras
 import pytest
-from arrays import assert_close, draw, numpy
-from decoder.reference import INPUTS, STATE_UNITS, UNITS, VALUE
+from arrays import assert_close, numpy
+from decoder.reference import STATE_UNITS, UNITS, VALUE
 from keras import ops, tree
 
 import keras_attention as ka
 
 
-def monotonic(noise):
-    return ka.AdditiveAttention(
-        UNITS, weighting=ka.MonotonicWeighting(noise=noise, seed=3)
-    )
-
-
 @pytest.mark.parametrize("several", [False, True])
-def test_monotonic_noise_is_drawn_for_every_training_pass(several, rng):
-    attention = monotonic(1.0)
+def test_monotonic_noise_is_drawn_for_every_training_pass(inputs, value, several):
+    weighting = ka.MonotonicWeighting(noise=1.0, seed=3)
+    attention = ka.AdditiveAttention(UNITS, weighting=weighting)
     if several:
         attention = [ka.LuongAttention("general"), attention]
     cell = ka.AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention)
     decoder = ka.AttentionDecoder(cell)
-    inputs, value = draw(rng, INPUTS, VALUE)
     value = [value, value] if several else value
 
     def weights(**options):
@@ -38,10 +32,9 @@ def test_monotonic_noise_is_drawn_for_every_training_pass(several, rng):
 
 
 @pytest.mark.parametrize("order", ["previous", "current"])
-def test_noise_of_one_step_is_that_of_one_sequence(order, rng):
+def test_noise_of_one_step_is_that_of_one_sequence(inputs, value, order):
     attention = ka.AdditiveAttention(UNITS, dropout=0.5)
     cell = ka.AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention, order=order)
-    inputs, value = draw(rng, INPUTS, VALUE)
     inputs, memory = inputs[:, 0], attention.memory(value)
     state = cell.get_initial_state(len(inputs), memory)
     cell(inputs, state, memory)

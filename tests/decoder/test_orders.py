@@ -5,7 +5,7 @@ import inspect
 import keras
 import numpy as np
 import pytest
-from arrays import EXACT, assert_close, draw, numpy, sigmoid
+from arrays import EXACT, assert_close, draw, numpy, sigmoid, softmax
 from combinations import quick_first
 from decoder.reference import (
     ATTENTIONAL,
@@ -48,8 +48,7 @@ def decode_as_luong(cell, words, source, state):
     fed, found = np.zeros(ATTENTIONAL), []
     for word in words:
         h_t, state = lstm_as_in_the_paper(cell.cell, np.concatenate([word, fed]), state)
-        score = np.array([(h_t @ w_a + b_a) @ h_s for h_s in source])
-        a_t = np.exp(score) / np.exp(score).sum()
+        a_t = softmax(source @ (h_t @ w_a + b_a))
         c_t = a_t @ source
         fed = np.tanh(np.concatenate([c_t, h_t]) @ w_c)
         outputs = {"output": fed, "cell_output": h_t, "query": h_t}
@@ -58,9 +57,8 @@ def decode_as_luong(cell, words, source, state):
     return {**outputs, "state": {"cell": state, "feedback": fed}}
 
 
-def test_follows_luong(rng):
+def test_follows_luong(inputs, value, rng):
     decoder = decoder_of_choice("Luong, fed")
-    inputs, value = draw(rng, INPUTS, VALUE)
     state = random_state(rng, decoder.cell.cell, BATCH)
 
     found = numpy(decoder(inputs, value, {"cell": state}))
@@ -81,8 +79,7 @@ def test_the_query_may_contain_the_input(rng):
     query = np.concatenate([numpy(state[0]), inputs], axis=-1)
     assert_close(found["query"], query)
     w_a, b_a = numpy(cell.attention.step.score.query_projection.weights)
-    score = np.exp(np.einsum("bd,bsd->bs", query @ w_a + b_a, value))
-    weights = score / score.sum(axis=-1, keepdims=True)
+    weights = softmax(np.einsum("bd,bsd->bs", query @ w_a + b_a, value))
     assert_close(found["weights"], weights)
     gate = sigmoid(query @ numpy(cell.context_gate.kernel) + cell.context_gate.bias)
     assert_close(found["context"], gate * np.einsum("bs,bsd->bd", weights, value))
@@ -298,10 +295,9 @@ def test_several_attentions_have_their_own_values(rng, choice):
     assert_close(found, steps)
 
 
-def test_several_attentions_may_share_a_value(rng):
+def test_several_attentions_may_share_a_value(inputs, value):
     attentions = [ka.AdditiveAttention(UNITS), ka.LuongAttention("general")]
     decoder = ka.AttentionDecoder(ka.AttentionCell(CELLS["gru"](), attentions))
-    inputs, value = draw(rng, INPUTS, VALUE)
 
     found = decoder(inputs, value, value_mask=VALUE_MASK)
 
@@ -360,7 +356,7 @@ def test_comes_back_from_its_config(choice):
         assert decoder.cell.get_config()[name] == value
 
 
-def test_custom_layers_come_back_from_the_config(rng):
+def test_custom_layers_come_back_from_the_config(inputs, value):
     cell = ka.AttentionCell(
         CELLS["lstm"](),
         [ka.AdditiveAttention(UNITS), ka.LuongAttention("general")],
@@ -369,7 +365,6 @@ def test_custom_layers_come_back_from_the_config(rng):
         gate=keras.layers.Dense(2 * VALUE_DIM, activation="sigmoid"),
     )
     decoder = ka.AttentionDecoder(cell)
-    inputs, value = draw(rng, INPUTS, VALUE)
     steps = numpy(decoder(inputs, value))
 
     restored = ka.AttentionDecoder.from_config(decoder.get_config())
@@ -383,13 +378,12 @@ def test_custom_layers_come_back_from_the_config(rng):
     np.testing.assert_allclose(steps["output"], joined @ kernel, atol=1e-5)
 
 
-def test_a_custom_gate_may_scale_each_feature_of_the_context(rng):
+def test_a_custom_gate_may_scale_each_feature_of_the_context(inputs, value):
     cell = ka.AttentionCell(
         CELLS["lstm"](),
         ka.LuongAttention("general"),
         gate=keras.layers.Dense(VALUE_DIM, "relu", bias_initializer=count_up),
     )
-    inputs, value = draw(rng, INPUTS, VALUE)
     decoder = ka.AttentionDecoder(cell)
     decoder.build(INPUTS, VALUE)
     cell.context_gate.kernel.assign(np.zeros((STATE_UNITS, VALUE_DIM)))
@@ -413,12 +407,11 @@ def test_fit_runs_compiled(rng):
     fit(model, draw(rng, INPUTS, VALUE), target, batch_size=BATCH, epochs=2)
 
 
-def test_a_depth_that_follows_the_inputs_is_known_once_the_cell_is_built(rng):
+def test_a_depth_that_follows_the_inputs_is_known_once_the_cell_is_built(inputs, value):
     def fed():
         options = {"input_in_query": True, "input_feeding": True}
         return ka.AttentionCell(CELLS["gru"](), ka.SelfAttention(2, 3), **options)
 
-    inputs, value = draw(rng, INPUTS, VALUE)
     cell = fed()
     memory = cell.attention.memory(value)
     with pytest.raises(ValueError, match=r"unless the cell is built.*'keys': \("):

@@ -19,11 +19,8 @@ import keras_attention as ka
 
 
 def test_model_of_one_step_comes_back_from_its_file(rng, tmp_path):
-    cell = ka.AttentionCell(
-        keras.layers.GRUCell(STATE_UNITS), ka.AdditiveAttention(UNITS)
-    )
-    word = keras.Input((INPUT_DIM,))
-    state = keras.Input((STATE_UNITS,))
+    cell = ka.AttentionCell(CELLS["gru"](), ka.AdditiveAttention(UNITS))
+    word, state = keras.Input((INPUT_DIM,)), keras.Input((STATE_UNITS,))
     value = keras.Input((None, VALUE_DIM))
     outputs, next_state = cell(word, {"cell": [state]}, cell.attention.memory(value))
     model = keras.Model([word, state, value], {**outputs, "next": next_state["cell"]})
@@ -35,14 +32,13 @@ def test_model_of_one_step_comes_back_from_its_file(rng, tmp_path):
 
 
 def frozen_decoder(how):
-    frozen = {"trainable": False}
     cell = ka.AttentionCell(
         CELLS["stacked gru"](),
         ka.AdditiveAttention(UNITS, use_bias=True),
         gate=True,
-        **(frozen if how == "cell" else {}),
+        trainable=how != "cell",
     )
-    decoder = ka.AttentionDecoder(cell, **(frozen if how == "decoder" else {}))
+    decoder = ka.AttentionDecoder(cell, trainable=how != "decoder")
     if how == "decoder before it is built":
         decoder.trainable = False
     return decoder

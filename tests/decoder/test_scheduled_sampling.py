@@ -6,7 +6,6 @@ from combinations import covering
 from keras import ops, tree
 
 import keras_attention as ka
-from keras_attention import loops
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, SEQUENCES, STEPS, DEPTH, UNITS, WORDS = 2, 3, 5, 7, 11, 13
@@ -26,18 +25,6 @@ def sampling_of(embed, classify, rate):
     return ka.ScheduledSampling(
         embed, lambda inputs, outputs: classify(outputs["output"]), rate
     )
-
-
-def of_words(word_of_row, rate):
-    """Sampling of given words, which `embed` turns into their ids."""
-
-    def predict(inputs, outputs):
-        return 1e4 * ops.one_hot(ops.cast(word_of_row(inputs, outputs), "int32"), WORDS)
-
-    def embed(token_ids):
-        return ops.cast(ops.repeat(token_ids[:, None], DEPTH, axis=1), "float32")
-
-    return ka.ScheduledSampling(embed, predict, rate)
 
 
 def of_logits(logits):
@@ -109,52 +96,18 @@ def test_samples_are_as_frequent_as_the_rate_and_never_at_the_first_step(leading
     assert abs(of_own_words.mean() - 0.5) < 5 / np.sqrt(12 * of_own_words.size)
 
 
-def run(sampling, inputs, draws=1):
-    """Inputs that a decoder would read, whose output is its input plus one."""
-    inputs = ops.convert_to_tensor(inputs)
-    leading = tuple(inputs.shape[:-2])
-    for _ in range(draws):
-        noise = sampling.draw(inputs.shape[-2], leading)
-    first = ops.zeros((*leading, DEPTH))
-
-    def step(state, now):
-        x = sampling.choose(now["noise"], now["inputs"], *state)
-        outputs = {"output": x + 1.0, "weights": ops.zeros_like(x[..., 0])}
-        return (x, outputs), x
-
-    state = (first, {"output": first, "weights": first[..., 0]})
-    sequence = {"noise": noise, "inputs": ops.moveaxis(inputs, -2, 0)}
-    _, read = loops.scan(step, state, sequence)
-    return ops.moveaxis(read, 0, -2), noise["use_sample"]
-
-
-@pytest.mark.parametrize("leading", [(BATCH,), (BATCH, SEQUENCES)])
-def test_reads_the_teacher_at_rate_zero_and_itself_at_rate_one(rng, leading):
-    inputs = draw(rng, (*leading, STEPS, DEPTH))
-    start = rng.integers(5, size=leading)
-    inputs[..., 0, :] = start[..., None]
-
-    def counting(rate):
-        return of_words(lambda inputs, outputs: outputs["output"][:, 0], rate)
-
-    teacher, _ = numpy(run(counting(0), inputs))
-    own, _ = numpy(run(counting(1), inputs))
-
-    np.testing.assert_array_equal(teacher, inputs)
-    expected = start[..., None] + np.arange(STEPS)
-    np.testing.assert_array_equal(own, np.repeat(expected[..., None], DEPTH, -1))
-
-
-@pytest.mark.parametrize("leading", [(BATCH,), (BATCH, SEQUENCES)])
+@pytest.mark.parametrize("leading", [(101,), (101, SEQUENCES)])
 def test_each_row_is_sampled_independently(rng, leading):
-    inputs = draw(rng, (*leading, STEPS, DEPTH))
-    sampling = of_words(lambda inputs, outputs: 0 * inputs[:, 0] + 3, rate=0.5)
+    # Every draw is the word 3.
+    sampling = of_logits(1e4 * np.eye(WORDS, dtype="float32")[3])
+    inputs, output = draw(rng, (*leading, 1), (*leading, UNITS))
+    noise = {name: x[1] for name, x in numpy(sampling.draw(2, leading)).items()}
 
-    found, use_sample = numpy(run(sampling, inputs))
+    found = choose(sampling, **noise, inputs=inputs, previous=inputs, output=output)
 
-    use_sample = np.moveaxis(use_sample, 0, -1)[..., None]
-    assert use_sample.any() and not use_sample[..., 1:, :].all()
-    np.testing.assert_array_equal(found, np.where(use_sample, 3, inputs))
+    use_sample = noise["use_sample"][..., None]
+    assert use_sample.any() and not use_sample.all()
+    np.testing.assert_array_equal(numpy(found), np.where(use_sample, 3, inputs))
 
 
 def test_rows_of_several_sequences_keep_their_order(rng):

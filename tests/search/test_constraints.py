@@ -21,8 +21,6 @@ from search.reference import (
     make_step,
     plain_beam_search,
     plain_greedy_search,
-    random_state,
-    random_table,
     run_beam,
     run_greedy,
     run_sample,
@@ -53,18 +51,9 @@ def test_banned_tokens_do_not_appear_even_where_no_other_is_possible(run):
     ],
 )
 def test_banned_tokens_may_come_from_anything_that_holds_them(hold, how):
-    table, state = language(41)
-    constraints = [ka.Ban(hold(BANNED))]
+    found = searched(ka.greedy_search, [ka.Ban(hold(BANNED))], how=how)
 
-    @how
-    def run(table, state):
-        return ka.greedy_search(
-            make_step(table), state, constraints=constraints, **REQUIRED
-        )
-
-    found = to_numpy(run(*to_tensors((table, state))))
-
-    assert_agree(found, run_greedy(table, state, banned=BANNED))
+    assert_agree(found, searched(ka.greedy_search, [ka.Ban(list(BANNED))]))
 
 
 @pytest.mark.parametrize("banned", [np.int64(3), np.array(3), "tensor"])
@@ -101,21 +90,14 @@ def test_allowed_tokens_may_repeat(n, allowed):
         weights = ops.zeros((*token_ids.shape, 1))
         return ops.take(preferred, token_ids, axis=0), state, weights
 
+    constraints = [ka.Ban([FEW_WORDS - 1]), ka.NoRepeatNgrams(n, allowed)]
+    options = {"start": 2, "end": FEW_WORDS - 1, "max_length": 4}
     found = ka.greedy_search(
-        step,
-        {"row": np.zeros((1, 1), "float32")},
-        start=2,
-        end=FEW_WORDS - 1,
-        max_length=4,
-        constraints=[ka.Ban([FEW_WORDS - 1]), ka.NoRepeatNgrams(n, allowed)],
+        step, np.zeros((1, 1), "float32"), constraints=constraints, **options
     )
-    tokens = ops.convert_to_numpy(found["token_ids"])[0, 0].tolist()
-    repeated = {
-        tokens[i + n - 1]
-        for i in range(len(tokens) - n + 1)
-        for j in range(i)
-        if tokens[i : i + n] == tokens[j : j + n]
-    }
+    tokens = to_numpy(found)["token_ids"][0, 0].tolist()
+    grams = [tokens[i : i + n] for i in range(len(tokens) - n + 1)]
+    repeated = {gram[-1] for i, gram in enumerate(grams) if gram in grams[:i]}
     assert repeated <= set(allowed)
     assert bool(repeated) == bool(allowed)
 
@@ -124,8 +106,7 @@ def test_allowed_tokens_may_repeat(n, allowed):
 def test_constraints_hold_for_every_hypothesis(constraints):
     different = 0
     for seed in range(3):
-        table = random_table(seed, vocabulary=FEW_WORDS, sharpness=1.0)
-        state = random_state(seed, vocabulary=FEW_WORDS)
+        table, state = language(seed, FEW_WORDS, sharpness=1.0)
         state["offset"][:, :3] = -2.0
         options = {"beam_size": BEAM, "length_penalty": PENALTY}
         plain = [
@@ -160,24 +141,17 @@ def test_constraints_hold_for_every_hypothesis(constraints):
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int64"])
 def test_a_prefix_may_hold_integers_of_any_kind(dtype):
-    table, state = language(1)
     prefix = np.array([[3], [4]], dtype)
 
-    found = ka.beam_search(
-        make_step(ops.convert_to_tensor(table)),
-        to_tensors(state),
-        **REQUIRED,
-        constraints=[ka.Prefix(prefix)],
-    )
+    found = searched(ka.beam_search, [ka.Prefix(prefix)])
 
-    assert (to_numpy(found)["token_ids"][:, :, 0] == prefix).all()
+    assert (found["token_ids"][:, :, 0] == prefix).all()
 
 
 def few_words(seed):
     """A language in which each word comes once and none ends a sequence."""
-    table = random_table(seed, vocabulary=FEW_WORDS, sharpness=1.0)
-    state = random_state(seed, vocabulary=FEW_WORDS)
-    return table, state, {"no_repeat_ngrams": 1, "banned": (END,)}
+    options = {"no_repeat_ngrams": 1, "banned": (END,)}
+    return *language(seed, FEW_WORDS, sharpness=1.0), options
 
 
 @pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
@@ -225,10 +199,10 @@ class NoRepeatedToken(ka.Constraint):
         return self.forbid(log_probs, seen), {"seen": seen}
 
 
-def searched(search, constraints, seed=3):
-    table, state = to_tensors(language(seed, sharpness=0.5))
-    options = REQUIRED
-    return to_numpy(search(make_step(table), state, constraints=constraints, **options))
+def searched(search, constraints, how=eagerly, **options):
+    options = {**REQUIRED, "constraints": constraints, **options}
+    run = how(lambda table, state: search(make_step(table), state, **options))
+    return to_numpy(run(*to_tensors(language(3, sharpness=0.5))))
 
 
 @pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search])
@@ -307,12 +281,8 @@ def test_rows_of_a_prefix_have_one_length():
 
 @pytest.mark.parametrize("limit", [2, np.array([4, 2])])
 def test_a_minimum_length_above_a_limit_is_an_error(limit):
-    state = to_tensors(random_state(3))
-    options = {**REQUIRED, "limit": limit}
     with pytest.raises(ValueError, match=r"between 0 and max_length or limit, .*: 3"):
-        ka.greedy_search(
-            make_step(random_table(3)), state, constraints=[ka.MinLength(3)], **options
-        )
+        searched(ka.greedy_search, [ka.MinLength(3)], limit=limit)
 
 
 class EndsInTime(ka.Constraint):
@@ -325,14 +295,8 @@ class EndsInTime(ka.Constraint):
 
 @pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search])
 def test_a_constraint_receives_the_number_of_remaining_tokens(search):
-    table, state = to_tensors(language(3))
-    options = REQUIRED
-    constraints = [ka.MinLength(3), EndsInTime()]
     for limit in (None, np.array([3, 4])):
-        found = search(
-            make_step(table), state, constraints=constraints, limit=limit, **options
-        )
-        found = to_numpy(found)
+        found = searched(search, [ka.MinLength(3), EndsInTime()], limit=limit)
         for row, longest in enumerate((LENGTH, LENGTH) if limit is None else limit):
             for tokens in hypotheses(found, row):
                 assert not tokens or tokens[-1] == END

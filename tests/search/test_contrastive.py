@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from combinations import quick_first
 from keras import ops
 from search.reference import (
     BATCH,
@@ -65,12 +66,8 @@ def plain_contrastive_search(table, state, row, *, top_k, alpha, banned=(), shor
     return tokens, closest
 
 
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(x, marks=pytest.mark.exhaustive) for x in range(2, 6))]
-)
-@pytest.mark.parametrize(
-    "alpha", [0.6, pytest.param(0.2, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("seed", quick_first(range(1, 6)))
+@pytest.mark.parametrize("alpha", quick_first([0.6, 0.2]))
 def test_it_equals_a_plain_loop(seed, alpha):
     table, state = language(seed, sharpness=1.0)
     options = {"banned": (3,), "min_length": 3, "degeneration_penalty": alpha}

@@ -1,8 +1,10 @@
 """NaN and infinity among log-probabilities, and dead ends."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from keras import ops
+from keras import ops, tree
 
 from keras_attention import beam_search, ensemble_step, greedy_search, sample_search
 
@@ -12,16 +14,10 @@ LOGITS = np.log(np.array([0.05, 0.05, 0.6, 0.2, 0.1]))
 
 SEARCHES = {
     "greedy": greedy_search,
-    "sample": lambda *args, **options: sample_search(
-        *args, samples=2, top_k=1, **options
-    ),
-    "beam": lambda *args, **options: beam_search(*args, beam_size=3, **options),
-    "groups": lambda *args, **options: beam_search(
-        *args, beam_size=4, beam_groups=2, **options
-    ),
-    "beam of one": lambda *args, **options: beam_search(
-        *args, beam_size=1, length_penalty=0.0, **options
-    ),
+    "sample": partial(sample_search, samples=2, top_k=1),
+    "beam": partial(beam_search, beam_size=3),
+    "groups": partial(beam_search, beam_size=4, beam_groups=2),
+    "beam of one": partial(beam_search, beam_size=1, length_penalty=0.0),
 }
 
 
@@ -42,17 +38,20 @@ def step(token_ids, state):
     return log_probs, state, ops.ones((*ops.shape(token_ids), 3))
 
 
-def run(search, tables, step=step, **options):
-    state = np.stack(tables).astype("float32")
-    found = search(step, state, start=0, end=END, max_length=3, **options)
-    return {name: ops.convert_to_numpy(x) for name, x in found.items()}
+def run(search, *tables):
+    return found_by(search, step, np.stack(tables))
+
+
+def found_by(search, step, state):
+    found = search(step, state, start=0, end=END, max_length=3)
+    return tree.map_structure(ops.convert_to_numpy, found)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_token_that_is_not_finite_is_impossible(name, bad):
     impossible = table(at={(0, BEST): -np.inf})
-    found = run(SEARCHES[name], [table(at={(0, BEST): bad}), impossible])
+    found = run(SEARCHES[name], table(at={(0, BEST): bad}), impossible)
 
     assert found["finite"].tolist() == [False, True]
     for result in (found[x] for x in found if x != "finite"):
@@ -68,7 +67,7 @@ def test_a_dead_end_leaves_no_hypothesis(name, bad):
     at = {(0, token): -np.inf for token in (0, 1, END)}
     at |= {(before, after): bad for before in (BEST, OTHER) for after in range(5)}
 
-    found = run(SEARCHES[name], [table(at=at), table()])
+    found = run(SEARCHES[name], table(at=at), table())
 
     assert found["finite"].tolist() == [not np.isnan(bad), True]
     assert (found["lengths"][0] == 0).all()
@@ -85,7 +84,7 @@ def test_steps_after_the_end_may_compute_anything(name):
     at = {(0, token): -np.inf for token in range(4)}
     at |= {(END, token): np.nan for token in range(5)}
 
-    found = run(SEARCHES[name], [table(at=at), table()])
+    found = run(SEARCHES[name], table(at=at), table())
 
     assert found["finite"].tolist() == [True, True]
     assert found["lengths"][0, 0] == 1
@@ -96,10 +95,7 @@ def test_an_ensemble_reports_what_is_not_finite(combine):
     joint = ensemble_step([step, step], combine=combine)
     tables = np.stack([table(at={(0, BEST): np.nan}), table()])
 
-    found = greedy_search(
-        joint, [tables, tables[[1, 1]]], start=0, end=END, max_length=3
-    )
+    found = found_by(greedy_search, joint, [tables, tables[[1, 1]]])
 
-    assert ops.convert_to_numpy(found["finite"]).tolist() == [False, True]
-    first = ops.convert_to_numpy(found["token_ids"])[:, 0, 0]
-    assert first.tolist() == [OTHER, BEST]
+    assert found["finite"].tolist() == [False, True]
+    assert found["token_ids"][:, 0, 0].tolist() == [OTHER, BEST]

@@ -13,7 +13,6 @@ from search.reference import (
     LENGTH,
     POSITIONS,
     REQUIRED,
-    START,
     VOCABULARY,
     assert_agree,
     compiled,
@@ -68,6 +67,10 @@ def long_list():
     return memory, random_state(3, batch=ROWS)
 
 
+def short_list(rows):
+    return tree.map_structure(lambda x: x[:rows], long_list())
+
+
 @functools.cache
 def queue_of(options, how):
     return ka.BeamSearchQueue(
@@ -81,16 +84,10 @@ def all_at_once(options):
 
     @quickly
     def run(memory, state, by_row):
-        common = dict(OPTIONS[options])
+        common = {**REQUIRED, **OPTIONS[options], **by_row}
         make_constraints = common.pop("constraints", lambda memory: [])
-        return ka.beam_search(
-            make_step_over(memory),
-            state,
-            **REQUIRED,
-            constraints=make_constraints(memory),
-            **common,
-            **by_row,
-        )
+        common["constraints"] = make_constraints(memory)
+        return ka.beam_search(make_step_over(memory), state, **common)
 
     return to_numpy(run(*to_tensors((*long_list(), BY_ROW[options]))))
 
@@ -112,21 +109,17 @@ def test_a_list_finds_what_its_rows_find(options, how):
 
 
 def test_constraints_hold_in_all_rounds():
-    options = REQUIRED
     # An iterator can be read once only.
-    queue = ka.BeamSearchQueue(
-        make_step_over, batch_size=PLACES, constraints=iter([ka.Ban(BANNED)]), **options
-    )
+    options = {"constraints": iter([ka.Ban(BANNED)]), **REQUIRED}
+    queue = ka.BeamSearchQueue(make_step_over, batch_size=PLACES, **options)
 
-    rows = tree.map_structure(lambda x: x[: PLACES + 1], long_list())
+    rows = short_list(PLACES + 1)
     assert not np.isin(queue(*rows)["token_ids"], BANNED).any()
 
 
 @pytest.mark.parametrize("rows", [1, PLACES, PLACES + 1])
 def test_short_lists_leave_places_empty(rows):
-    memory, state = tree.map_structure(lambda x: x[:rows], long_list())
-
-    found = queue_of("plain", compiled)(memory, state)
+    found = queue_of("plain", compiled)(*short_list(rows))
 
     expected = all_at_once("plain")
     assert_agree(found, {name: x[:rows] for name, x in expected.items()})
@@ -155,10 +148,9 @@ def test_short_rows_do_not_wait_for_the_longest(long_rows, at_most):
 
         return counted
 
-    options = {"start": START, "end": END, "max_length": 11, "length_penalty": 0.0}
-    found = ka.BeamSearchQueue(make_counted, batch_size=PLACES, **options)(
-        memory, state
-    )
+    options = {**REQUIRED, "max_length": 11, "length_penalty": 0.0}
+    queue = ka.BeamSearchQueue(make_counted, batch_size=PLACES, **options)
+    found = queue(memory, state)
 
     assert len(calls) <= at_most
     lengths = [11 if row in long_rows else 1 for row in range(ROWS)]
@@ -172,13 +164,11 @@ def test_one_place_is_enough_and_nothing_is_compiled_twice():
         calls.append("made")
         return make_step_over(memory)
 
-    queue = ka.BeamSearchQueue(
-        make_counted, batch_size=1, compiler=compiled, **REQUIRED
-    )
-    memory, state = tree.map_structure(lambda x: x[:3], long_list())
-    found = queue(memory, state)
+    options = {"compiler": compiled, **REQUIRED}
+    queue = ka.BeamSearchQueue(make_counted, batch_size=1, **options)
+    found = queue(*short_list(3))
     made = len(calls)
-    again = queue(memory, state)
+    again = queue(*short_list(3))
 
     expected = {name: x[:3] for name, x in all_at_once("plain").items()}
     assert_agree(found, expected)
@@ -188,12 +178,12 @@ def test_one_place_is_enough_and_nothing_is_compiled_twice():
 
 
 def test_limits_may_be_a_list():
-    memory, state = tree.map_structure(lambda x: x[:3], long_list())
-    limits = [3, LENGTH, 2]
+    queue, limits = queue_of("plain", quickly), [3, LENGTH, 2]
 
-    found = queue_of("plain", quickly)(memory, state, limit=limits)
+    found, expected = (
+        queue(*short_list(3), limit=x) for x in (limits, np.array(limits))
+    )
 
-    expected = queue_of("plain", quickly)(memory, state, limit=np.array(limits))
     assert_agree(found, expected)
 
 
@@ -211,10 +201,7 @@ def test_wrong_arguments_are_named_with_what_came(places, rows, message):
     rows = {"memory": np.zeros((7, 2)), "state": np.zeros((7, 1)), **rows}
 
     with pytest.raises(ValueError, match=message):
-        queue = ka.BeamSearchQueue(
-            make_step_over, batch_size=places, start=START, end=END, max_length=LENGTH
-        )
-        queue(**rows)
+        ka.BeamSearchQueue(make_step_over, batch_size=places, **REQUIRED)(**rows)
 
 
 def test_an_unknown_option_is_named_when_the_queue_is_made():

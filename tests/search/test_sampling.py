@@ -28,10 +28,14 @@ from search.reference import (
 
 def first_samples(result, count):
     """Return the result for the first samples of every row."""
-    return {
-        key: value if key == "finite" else value[:, :count]
-        for key, value in result.items()
-    }
+    return {x: y if x == "finite" else y[:, :count] for x, y in result.items()}
+
+
+def endless_language(seed, **options):
+    table, state = language(seed, **options)
+    for row in range(BATCH):
+        never_ends(state, row)
+    return table, state
 
 
 @few_examples
@@ -52,15 +56,9 @@ def test_sequences_are_drawn_in_proportion_to_their_probabilities():
     table, state = language(7, sharpness=1.0)
     state["offset"][:, [4, VOCABULARY - 2]] = -np.inf
     count, temperature, max_length = 10007, 0.5, 2
+    options = {"temperature": temperature, "max_length": max_length}
 
-    result = run_sample(
-        table,
-        state,
-        samples=count,
-        temperature=temperature,
-        max_length=max_length,
-        banned=BANNED,
-    )
+    result = run_sample(table, state, samples=count, banned=BANNED, **options)
 
     def probabilities(row, tokens):
         log_probs = next_log_probs(table, state, row, tokens)
@@ -87,10 +85,8 @@ def test_sequences_are_drawn_in_proportion_to_their_probabilities():
 
 
 def test_rows_and_samples_are_drawn_independently():
-    table, state = language(11, sharpness=0.5)
+    table, state = endless_language(11, sharpness=0.5)
     state["code"][:] = state["code"][0]
-    never_ends(state, 0)
-    never_ends(state, 1)
 
     result = run_sample(table, state)
 
@@ -99,10 +95,7 @@ def test_rows_and_samples_are_drawn_independently():
 
 
 def test_a_seed_generator_goes_on_and_can_be_repeated():
-    table, state = language(17, sharpness=0.5)
-    never_ends(state, 0)
-    never_ends(state, 1)
-
+    table, state = endless_language(17, sharpness=0.5)
     generator, same = keras.random.SeedGenerator(1), keras.random.SeedGenerator(1)
     first, second, again = (
         run_sample(table, state, seed=seed, how=eagerly)["token_ids"]
@@ -131,16 +124,9 @@ def test_impossible_tokens_are_not_drawn_at_any_temperature(temperature, cut):
     table, state = language(31)
     state["offset"][:, 4] = -np.inf
     count = 1009
+    options = {"samples": count, "max_length": 1, "banned": BANNED, **cut}
 
-    result = run_sample(
-        table,
-        state,
-        samples=count,
-        temperature=temperature,
-        max_length=1,
-        banned=BANNED,
-        **cut,
-    )
+    result = run_sample(table, state, temperature=temperature, **options)
 
     for row in range(BATCH):
         drawn = np.bincount(result["token_ids"][row, :, 0], minlength=VOCABULARY)
@@ -206,9 +192,7 @@ def test_sampling_from_one_token_is_greedy_search(cut):
 
 @pytest.mark.parametrize("run", [run_greedy, run_sample])
 def test_a_row_ends_at_its_limit(run):
-    table, state = language(13)
-    never_ends(state, 0)
-    never_ends(state, 1)
+    table, state = endless_language(13)
 
     whole, cut = run(table, state), run(table, state, limit=(2, 4))
 

@@ -25,11 +25,9 @@ from search.reference import (
     compiled,
     eagerly,
     ends_at_once,
-    hypotheses,
     language,
     make_step,
     never_ends,
-    next_log_probs,
     random_state,
     random_table,
     run_beam,
@@ -48,38 +46,6 @@ def run_covered(table, state, **options):
     """A beam search with all its penalties."""
     options = {"length_penalty_form": "gnmt", "coverage_penalty": 0.5, **options}
     return run_beam(table, state, coverage_mask=MASK, **options)
-
-
-def test_rows_that_end_and_rows_that_do_not_share_a_batch():
-    table, state = language(11)
-    never_ends(state, 0)
-    ends_at_once(state, 1)
-
-    beam = run_beam(table, state)
-    greedy = run_greedy(table, state)
-
-    assert_sound(beam, table, state)
-    assert_sound(greedy, table, state, beam_size=1, length_penalty=0)
-    np.testing.assert_array_equal(beam["lengths"], [[LENGTH] * BEAM, [1, 2, 2]])
-    np.testing.assert_array_equal(greedy["lengths"], [[LENGTH], [1]])
-
-
-def test_a_search_of_one_step_returns_the_best_tokens():
-    table, state = language(19)
-    options = {"max_length": 1}
-
-    beam = run_beam(table, state, **options)
-    greedy = run_greedy(table, state, **options)
-
-    assert_sound(beam, table, state, **options)
-    assert_sound(greedy, table, state, beam_size=1, length_penalty=0, **options)
-    for row in range(BATCH):
-        order = np.argsort(-next_log_probs(table, state, row, ()))
-        assert hypotheses(greedy, row) == [(order[0],)]
-        # Where the end is among the best, it is finished and so comes first.
-        finished = [token for token in order[:BEAM] if token == END]
-        best = [*finished, *(token for token in order if token != END)]
-        assert hypotheses(beam, row) == [(token,) for token in best[:BEAM]]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +120,14 @@ def test_half_precision_by_default_changes_nothing(run, half, set_floatx):
     assert all(result[name].dtype.kind == "i" for name in ("token_ids", "lengths"))
 
 
+def uniform_step(vocabulary):
+    def step(token_ids, state):
+        uniform = ops.zeros((*token_ids.shape, vocabulary), dtype="float32")
+        return uniform, state, uniform[..., :POSITIONS]
+
+    return step
+
+
 def test_half_precision_by_default_leaves_integers(set_floatx):
     layer = ka.SelfAttention(1, 2, causal=True, dtype="float32")
     cache = layer.get_initial_cache(1, 4)
@@ -164,17 +138,9 @@ def test_half_precision_by_default_leaves_integers(set_floatx):
     _, parts, places, _ = top_k_of_sums(*zeros, 2)
     limit = checked_limit(ops.ones((1,), "int32"), 5, 1)
 
-    def step(token_ids, state):
-        uniform = ops.zeros((*token_ids.shape, VOCABULARY), dtype="float32")
-        return uniform, state, uniform
-
-    found = ka.beam_search(
-        step,
-        ops.zeros((BATCH, 1)),
-        limit=np.array([2, 3]),
-        constraints=[ka.Prefix([[3, 4], [5, -1]])],
-        **REQUIRED,
-    )
+    options = {"limit": np.array([2, 3]), "constraints": [ka.Prefix([[3, 4], [5, -1]])]}
+    step = uniform_step(VOCABULARY)
+    found = ka.beam_search(step, ops.zeros((BATCH, 1)), **options, **REQUIRED)
 
     found_tensors = found["lengths"], found["token_ids"]
     for x in (cache["length"], parts, places, limit, *found_tensors):
@@ -191,20 +157,18 @@ def test_a_limit_may_exceed_the_integers_of_a_tensor(limit):
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
 def test_half_precision_by_default_does_not_draw_fewer_tokens(half, set_floatx):
     # In half precision, 2003 draws of 2048 numbers or 256 find less than 1300.
-    vocabulary = 5003
     set_floatx(half)
-
-    def step(token_ids, state):
-        uniform = ops.zeros((*token_ids.shape, vocabulary), dtype="float32")
-        return uniform, state, uniform[..., :POSITIONS]
-
     state = np.zeros((1, 1), "float32")
     options = {"start": START, "end": END, "max_length": 1, "samples": 2003}
-    drawn = to_numpy(ka.sample_search(step, state, seed=1, **options))["token_ids"]
 
-    assert len(np.unique(drawn)) > 1500
+    found = to_numpy(ka.sample_search(uniform_step(5003), state, seed=1, **options))
+
+    assert len(np.unique(found["token_ids"])) > 1500
 
 
+every_search = pytest.mark.parametrize(
+    "search", [ka.beam_search, ka.greedy_search, ka.sample_search]
+)
 under_xla = partial(compiled, xla=True)
 
 
@@ -215,9 +179,9 @@ def test_xla_changes_nothing(run):
     table, state = language(61)
     options = {"no_repeat_ngrams": 2, "min_length": 3, "prefix": ((3, -1), (-1, 5))}
 
-    assert_agree(
-        run(table, state, how=under_xla, **options), run(table, state, **options)
-    )
+    found = run(table, state, how=under_xla, **options)
+
+    assert_agree(found, run(table, state, **options))
 
 
 @needs_tensorflow
@@ -244,15 +208,11 @@ def test_a_graph_takes_any_batch_and_knows_all_other_dimensions(run, beam_size):
     graphs = []
 
     def for_any_batch(function):
-        signature = (
-            keras.KerasTensor(table.shape),
-            {
-                "code": keras.KerasTensor((None,), "int32"),
-                "seen": keras.KerasTensor((None, POSITIONS), "int32"),
-                "offset": keras.KerasTensor((None, VOCABULARY)),
-            },
-        )
-        graphs.append(compiled(function, signature))
+        unknown = {
+            name: keras.KerasTensor((None, *x.shape[1:]), x.dtype)
+            for name, x in state.items()
+        }
+        graphs.append(compiled(function, (keras.KerasTensor(table.shape), unknown)))
         return graphs[0]
 
     for batch in (0, BATCH, 2 * BATCH):
@@ -260,10 +220,8 @@ def test_a_graph_takes_any_batch_and_knows_all_other_dimensions(run, beam_size):
         options = {"no_repeat_ngrams": 2, "min_length": 3}
         result = run(table, part, how=for_any_batch, **options)
         assert_agree(result, run(table, part, how=eagerly, **options))
-    shapes = {
-        key: tuple(value.shape)
-        for key, value in graphs[0].get_concrete_function().structured_outputs.items()
-    }
+    outputs = graphs[0].get_concrete_function().structured_outputs
+    shapes = {name: tuple(x.shape) for name, x in outputs.items()}
     assert shapes == {
         "token_ids": (None, beam_size, LENGTH),
         "lengths": (None, beam_size),
@@ -276,19 +234,18 @@ def test_a_graph_takes_any_batch_and_knows_all_other_dimensions(run, beam_size):
 
 
 @pytest.mark.parametrize(
-    ("search", "options", "needed"),
+    ("search", "needed"),
     [
-        (ka.greedy_search, {}, {-50.0: 1}),
+        (ka.greedy_search, {-50.0: 1}),
         # The first step finishes one hypothesis, the second fills the pool, unless no
         # other hypothesis is left that could enter it.
         (
-            ka.beam_search,
-            {"beam_size": BEAM, "length_penalty": 0},
+            partial(ka.beam_search, beam_size=BEAM, length_penalty=0),
             {-50.0: 2, -np.inf: 1},
         ),
     ],
 )
-def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
+def test_the_loop_ends_when_all_rows_are_done(search, needed):
     table, calls = random_table(73), []
     plain = make_step(table)
 
@@ -304,7 +261,7 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
     # TensorFlow is left eager here: a graph would call the step once, to trace it.
     @(compiled if BACKEND == "jax" else eagerly)
     def run(state):
-        return search(step, state, start=START, end=END, max_length=7, **options)
+        return search(step, state, start=START, end=END, max_length=7)
 
     def count_steps(state):
         calls.clear()
@@ -348,7 +305,6 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
         (run_sample, {"prefix": ((3, 4), (-1, 11))}, "Prefix must .* below 11.*: 11"),
         (run_beam, {"length_penalty": math.inf}, "length_penalty must be finite.*inf"),
         (run_beam, {"coverage_penalty": math.inf}, "coverage_penalty must be .*inf"),
-        (run_beam, {"length_penalty": 60}, "length_penalty .* of 5 tokens.*: 60"),
         (run_beam, {"length_penalty": 1e3}, "length_penalty .* of 5 tokens.*: 1000.0"),
         (run_sample, {"samples": 0}, "samples must be .*: 0"),
         (run_sample, {"temperature": 0}, "temperature must be positive.*: 0"),
@@ -362,10 +318,8 @@ def test_the_loop_ends_when_all_rows_are_done(search, options, needed):
         (run_beam, {"positions": -1}, "positions must be an integer, not neg.*: -1"),
         (run_sample, {"positions": 7.0}, "positions must be an integer.*: 7.0"),
         (run_sample, {"positions": True}, "positions must be an integer.*: True"),
-        (run_greedy, {"limit": 0}, "limit must be a positive integer.*: 0"),
         (run_sample, {"limit": (3, 4, 5)}, "limit must have 2 rows.*: 3"),
         (run_beam, {"max_length": 0}, "max_length must be.* Received: 0"),
-        (run_greedy, {"max_length": -5}, "max_length must be.* Received: -5"),
         (run_beam, {"banned": (3, 11)}, r"between 0 and 10\..*: \[11\]"),
         (run_greedy, {"banned": (-1, 3)}, r"between 0 and 10\..*: \[-1\]"),
         (run_beam, {"length_penalty_form": "wu"}, "'power', 'gnmt'.*: 'wu'"),
@@ -398,14 +352,14 @@ def test_wrong_arguments_are_named_with_what_came(run, options, message):
 
 
 @pytest.mark.parametrize(
-    ("search", "options"),
+    "search",
     [
-        (ka.beam_search, {"coverage_penalty": 0.5}),
-        (ka.greedy_search, {}),
-        (ka.sample_search, {"samples": BEAM, "seed": 1}),
+        partial(ka.beam_search, coverage_penalty=0.5),
+        ka.greedy_search,
+        partial(ka.sample_search, samples=BEAM, seed=1),
     ],
 )
-def test_known_positions_save_a_call_of_the_step(search, options):
+def test_known_positions_save_a_call_of_the_step(search):
     plain, calls = make_step(random_table(74)), []
 
     def step(token_ids, state):
@@ -414,8 +368,7 @@ def test_known_positions_save_a_call_of_the_step(search, options):
 
     def run(**known):
         calls.clear()
-        state = to_tensors(random_state(74))
-        found = search(step, state, **REQUIRED, **options, **known)
+        found = search(step, to_tensors(random_state(74)), **REQUIRED, **known)
         return to_numpy(found), len(calls)
 
     expected, count = run()
@@ -444,7 +397,7 @@ def test_positions_are_known_where_those_of_the_step_are_not(positions):
     assert_agree(to_numpy(traced(attention)), to_numpy(search(attention, None)))
 
 
-@pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search, ka.sample_search])
+@every_search
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -463,15 +416,14 @@ def test_wrong_results_of_a_step_are_named(search, change, message):
         # As many hypotheses as rows: what has one axis less would be broadcast.
         options[several[search]] = BATCH
 
+    def step(token_ids, state):
+        return change(plain(token_ids, state))
+
     with pytest.raises(ValueError, match=message):
-        search(
-            lambda token_ids, state: change(plain(token_ids, state)),
-            to_tensors(random_state(79)),
-            **options,
-        )
+        search(step, to_tensors(random_state(79)), **options)
 
 
-@pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search, ka.sample_search])
+@every_search
 @pytest.mark.parametrize("state", [{}, None])
 def test_a_state_without_rows_is_named(search, state):
     step = make_step(random_table(79))
@@ -480,7 +432,7 @@ def test_a_state_without_rows_is_named(search, state):
         search(step, state, **REQUIRED)
 
 
-@pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search, ka.sample_search])
+@every_search
 @pytest.mark.parametrize("name", ["start", "end"])
 @pytest.mark.parametrize("token", [-1, VOCABULARY, 2**31])
 def test_a_token_outside_of_the_vocabulary_is_named(search, name, token):

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from keras import ops
 
 from keras_attention.search import top_k as module
@@ -11,10 +12,9 @@ ROWS = 3
 
 def top_k(x, k):
     """Return the largest numbers of every row, and their positions."""
-    found = top_k_of_sums(ops.zeros((len(x), 1)), x[:, None], k)
-    values, parts, places, terms = found
-    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (terms, values)))
-    np.testing.assert_array_equal(ops.convert_to_numpy(parts), 0)
+    values, parts, places, terms = top_k_of_sums(ops.zeros((len(x), 1)), x[:, None], k)
+    np.testing.assert_array_equal(numpy(terms), numpy(values))
+    np.testing.assert_array_equal(numpy(parts), 0)
     return values, places
 
 
@@ -27,7 +27,7 @@ def test_sums_with_one_number_for_each_part(rng, size):
 
     sums = (offsets[..., None] + x).reshape(ROWS, -1)
     expected = np.argsort(-sums, axis=-1, kind="stable")[:, :7]
-    values, parts, places, terms = map(ops.convert_to_numpy, found)
+    values, parts, places, terms = numpy(found)
     own = np.take_along_axis(x.reshape(ROWS, -1), expected, axis=-1)
     np.testing.assert_array_equal(terms, own)
     np.testing.assert_array_equal(values, np.take_along_axis(sums, expected, axis=-1))
@@ -45,7 +45,7 @@ def test_results_equal_those_of_sorting(size, k, distinct):
     if not distinct:
         x = x % 50
 
-    values, indices = map(ops.convert_to_numpy, top_k(ops.convert_to_tensor(x), k))
+    values, indices = numpy(top_k(ops.convert_to_tensor(x), k))
 
     expected = np.argsort(-x, axis=-1, kind="stable")[:, :k]
     np.testing.assert_array_equal(values, np.take_along_axis(x, expected, axis=-1))
@@ -61,7 +61,7 @@ def test_the_padding_of_the_last_chunk_is_never_found():
     x = np.full((ROWS, 5003), -np.inf, "float32")
     x[:, -1] = 0.0
 
-    values, indices = map(ops.convert_to_numpy, top_k(ops.convert_to_tensor(x), 3))
+    values, indices = numpy(top_k(ops.convert_to_tensor(x), 3))
 
     assert (indices < 5003).all()
     np.testing.assert_array_equal(indices[:, 0], 5002)
