@@ -59,16 +59,20 @@ def assert_equal(found, expected, tolerance):
         assert same, f"{one} != {other}"
 
 
-def start(program, arguments, backend, devices=1, hosts=1):
-    """Start the processes of a training, and return them."""
+def environment(backend, devices):
+    """Return the environment of a process that makes devices of the processor."""
     pytest.importorskip(backend)
-    environment = {
+    return {
         **os.environ,
         "KERAS_BACKEND": backend,
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         # Threads of JAX. With only one per device, a step may wait for ever.
         "NPROC": "8",
     }
+
+
+def start(program, arguments, backend, devices=1, hosts=1):
+    """Start the processes of a training, and return them."""
     arguments = [*arguments, *(["--distribute"] if devices > 1 else [])]
     if hosts > 1:
         names = ",".join(f"localhost:{free_port()}" for _ in range(hosts))
@@ -79,7 +83,7 @@ def start(program, arguments, backend, devices=1, hosts=1):
                 *(sys.executable, "-c", PROGRAM.format(program, devices), *arguments),
                 *(["--host-index", str(index)] if hosts > 1 else []),
             ],
-            env=environment,
+            env=environment(backend, devices),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -9,8 +9,7 @@ import time
 import pytest
 
 sends_sigterm = pytest.mark.skipif(
-    sys.platform == "win32",
-    reason="Windows has no SIGTERM",
+    sys.platform == "win32", reason="Windows has no SIGTERM"
 )
 
 

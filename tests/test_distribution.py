@@ -1,6 +1,5 @@
 """The layers in a model of one's own, on several devices."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ from textwrap import dedent
 import keras
 import numpy as np
 import pytest
+from distributed import environment
 from repository import blocks, read
 
 from keras_attention import AdditiveAttention, attention_layout_map
@@ -77,18 +77,9 @@ PROGRAM = dedent(
 
 def losses(backend, way, devices):
     """Return the losses of a training in a process of its own, and what it printed."""
-    pytest.importorskip(backend)
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": backend,
-        "XLA_FLAGS": flags,
-        # Threads of JAX. With only one per device, a step may wait for ever.
-        "NPROC": "8",
-    }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, way, str(devices)],
-        env=environment,
+        env=environment(backend, devices),
         capture_output=True,
         text=True,
     )

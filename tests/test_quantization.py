@@ -39,31 +39,22 @@ class DenseCell(keras.layers.Layer):
 
 
 def step_of_a_cell(query, value):
-    cell = ka.AttentionCell(
-        keras.layers.GRUCell(STATE_UNITS),
-        ka.LuongAttention("general"),
-        order="current",
-        attentional_vector=UNITS,
-        gate=True,
-    )
+    options = {"order": "current", "attentional_vector": UNITS, "gate": True}
+    attention = ka.LuongAttention("general")
+    cell = ka.AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention, **options)
     start = keras.layers.Dense(STATE_UNITS)(query[:, 1])
     outputs, state = cell(query[:, 0], {"cell": [start]}, cell.attention.memory(value))
     return outputs["output"], state["cell"]
 
 
 def decoder(query, value):
-    attentions = [
-        ka.AdditiveAttention(UNITS),
-        ka.SelfAttention(2, 3),
-        ka.AdditiveAttention(5),
-    ]
+    first, second = ka.AdditiveAttention(UNITS), ka.SelfAttention(2, 3)
     gate = keras.Sequential([keras.layers.Dense(5), keras.layers.Dense(1, "sigmoid")])
+    options = {"attentional_vector": UNITS, "input_feeding": True, "gate": gate}
     cell = ka.AttentionCell(
         keras.layers.StackedRNNCells([DenseCell(5), ka.LayerNormGRUCell(STATE_UNITS)]),
-        attentions,
-        attentional_vector=UNITS,
-        input_feeding=True,
-        gate=gate,
+        [first, second, ka.AdditiveAttention(5)],
+        **options,
     )
     return ka.AttentionDecoder(cell)(query, value)["output"]
 
@@ -71,9 +62,8 @@ def decoder(query, value):
 def sampling_decoder(query, value):
     embed = keras.layers.Embedding(WORDS, QUERY_DIM, name="embed")
     sampling = ka.ScheduledSampling(embed, None)
-    cell = ka.AttentionCell(
-        keras.layers.GRUCell(STATE_UNITS), ka.AdditiveAttention(UNITS)
-    )
+    attention = ka.AdditiveAttention(UNITS)
+    cell = ka.AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention)
     embedded = embed(ops.cast(query[..., 0] > 0, "int32"))
     return ka.AttentionDecoder(cell, sampling=sampling)(embedded, value)["output"]
 

@@ -56,9 +56,23 @@ def run(cell, inputs, contexts, state, *, split):
     return found["output"]
 
 
-def equal(gradients, name, atol, *, context=True, dtype="float32", **options):
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"context": False},
+        {"use_bias": False},
+        pytest.param({"dtype": "float64"}, marks=pytest.mark.exhaustive),
+    ],
+    ids=str,
+)
+def test_equals_the_cell_in_one_piece(gradients, name, options):
+    context, dtype = options.get("context", True), options.get("dtype", "float32")
+    atol = 1e-10 if EXACT and dtype == "float64" else 1e-5
+    cell_options = {"dtype": dtype, "use_bias": options.get("use_bias", True)}
     depth = DEPTH + context * CONTEXT_DIM
-    cell = random_cell(name, depth, dtype=dtype, **options)
+    cell = random_cell(name, depth, **cell_options)
     rng = np.random.default_rng(1)
     shapes = [(STEPS, BATCH, DEPTH), (STEPS, BATCH, CONTEXT_DIM)][: 1 + context]
     shapes += [(BATCH, UNITS)] * len(cell.get_initial_state(batch_size=1))
@@ -84,22 +98,6 @@ def equal(gradients, name, atol, *, context=True, dtype="float32", **options):
     slopes = read(split=False)
     assert_close(read(split=True), slopes, atol)
     assert all((slope != 0).any() for slope in slopes)
-
-
-@pytest.mark.parametrize("name", CELLS)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"context": False},
-        {"use_bias": False},
-        pytest.param({"dtype": "float64"}, marks=pytest.mark.exhaustive),
-    ],
-    ids=str,
-)
-def test_equals_the_cell_in_one_piece(gradients, name, options):
-    is_exact = EXACT and "dtype" in options
-    equal(gradients, name, 1e-10 if is_exact else 1e-5, **options)
 
 
 class Subclass(keras.layers.GRUCell):

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from functools import partial
 
 import keras
 import numpy as np
@@ -18,61 +19,32 @@ def cell(**options):
     return ka.AttentionCell(keras.layers.GRUCell(3), ka.AdditiveAttention(4), **options)
 
 
-def beam(**options):
-    return ka.beam_search(None, np.zeros((1, 1)), **SEARCH, **options)
-
-
-def sample(**options):
-    return ka.sample_search(None, np.zeros((1, 1)), **SEARCH, **options)
-
-
-def additive(**options):
-    return ka.AdditiveAttention(8, **options)
-
-
-def self_attention(**options):
-    return ka.SelfAttention(2, 2, **options)
-
-
-def scheduled(**options):
-    return ka.ScheduledSampling(None, None, **options)
-
-
-def encoder(**options):
-    return ka.RecurrentEncoder(keras.layers.GRUCell(3), **options)
-
-
-def one_head(**options):
-    return ka.SelfAttention(**{"num_heads": 1, "key_dim": 1, **options})
-
-
-def gru(**options):
-    return ka.LayerNormGRUCell(3, **options)
-
-
-def lstm(**options):
-    return ka.LayerNormLSTMCell(3, **options)
-
-
-def sequence_loss(**options):
-    return ka.sequence_crossentropy(np.array([1]), np.zeros((1, 2)), **options)
-
-
-def linear_loss(**options):
-    arrays = np.array([1]), np.zeros((1, 3)), np.ones((2, 3))
-    return ka.linear_crossentropy(*arrays, **options)
+beam = partial(ka.beam_search, None, np.zeros((1, 1)), **SEARCH)
+sample = partial(ka.sample_search, None, np.zeros((1, 1)), **SEARCH)
+additive = partial(ka.AdditiveAttention, 8)
+self_attention = partial(ka.SelfAttention, 2, 2)
+one_head = partial(ka.SelfAttention, num_heads=1, key_dim=1)
+scheduled = partial(ka.ScheduledSampling, None, None)
+encoder = partial(ka.RecurrentEncoder, keras.layers.GRUCell(3))
+gru = partial(ka.LayerNormGRUCell, 3)
+lstm = partial(ka.LayerNormLSTMCell, 3)
+targets = np.array([1])
+sequence_loss = partial(ka.sequence_crossentropy, targets, np.zeros((1, 2)))
+linear_loss = partial(
+    ka.linear_crossentropy, targets, np.zeros((1, 3)), np.ones((2, 3))
+)
 
 
 def called_additive(**options):
-    return ka.AdditiveAttention(8)(SEQUENCE, SEQUENCE, **options)
+    return additive()(SEQUENCE, SEQUENCE, **options)
 
 
 def called_self_attention(**options):
-    return ka.SelfAttention(2, 2)(SEQUENCE, **options)
+    return self_attention()(SEQUENCE, **options)
 
 
 def called_symbolic(**options):
-    return ka.SelfAttention(2, 2)(keras.KerasTensor(SEQUENCE.shape), **options)
+    return self_attention()(keras.KerasTensor(SEQUENCE.shape), **options)
 
 
 @pytest.mark.parametrize(

@@ -14,27 +14,10 @@ PAGE = read("docs/litert.md")
 
 # What `pip install --no-deps .` and the packages of the page bring.
 INSTALLED = (
-    "ai_edge_litert",
-    "backports",
-    "docstring_parser",
-    "flatbuffers",
-    "google",
-    "keras_attention",
-    "keras_attention_apps",
-    "markdown_it",
-    "mdurl",
-    "ml_dtypes",
-    "numpy",
-    "numpy.libs",
-    "PIL",
-    "pillow.libs",
-    "pygments",
-    "rich",
-    "sentencepiece",
-    "tqdm",
-    "typeguard",
-    "typing_extensions.py",
-    "tyro",
+    *("ai_edge_litert", "backports", "docstring_parser", "flatbuffers", "google"),
+    *("keras_attention", "keras_attention_apps", "markdown_it", "mdurl", "ml_dtypes"),
+    *("numpy", "numpy.libs", "PIL", "pillow.libs", "pygments", "rich", "sentencepiece"),
+    *("tqdm", "typeguard", "typing_extensions.py", "tyro"),
 )
 
 

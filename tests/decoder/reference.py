@@ -1,14 +1,12 @@
 """The papers' equations as slow loops, and helpers of the decoder tests."""
 
-import json
-
 import keras
 import numpy as np
 from arrays import draw, numpy, randomized, sigmoid, softmax
 from keras import tree
 from layers.cases import CASES
 
-from keras_attention import AttentionCell, AttentionDecoder, LayerNormLSTMCell
+import keras_attention as ka
 
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, SEQUENCES, STEPS, POSITIONS = 2, 3, 5, 7
@@ -35,13 +33,9 @@ CELLS = {
     "stacked lstm": stacked(keras.layers.LSTMCell, keras.layers.LSTMCell),
     "stacked gru": stacked(keras.layers.GRUCell, keras.layers.GRUCell),
     "gru over lstm": stacked(keras.layers.LSTMCell, keras.layers.GRUCell),
-    "normalized lstm": lambda **options: LayerNormLSTMCell(STATE_UNITS, **options),
+    "normalized gru": lambda **options: ka.LayerNormGRUCell(STATE_UNITS, **options),
+    "normalized lstm": lambda **options: ka.LayerNormLSTMCell(STATE_UNITS, **options),
 }
-
-
-def assert_same_config(found, expected):
-    # Files store tuples as lists.
-    assert json.dumps(found.get_config()) == json.dumps(expected.get_config())
 
 
 def attend_as_in_the_paper(attention, s, h):
@@ -164,8 +158,8 @@ def decoder_of_choice(
         attention = [CASES[name].build(dtype=dtype) for name in attention]
         value = [VALUE, (BATCH, OTHER_LENGTH, OTHER_DIM)]
     cell = CELLS[cell](dtype=dtype, **options)
-    cell = AttentionCell(cell, attention, dtype=dtype, **CHOICES[choice])
-    decoder = AttentionDecoder(cell, dtype=dtype)
+    cell = ka.AttentionCell(cell, attention, dtype=dtype, **CHOICES[choice])
+    decoder = ka.AttentionDecoder(cell, dtype=dtype)
     decoder.build(INPUTS, value)
     return randomized(decoder, scale)
 
@@ -173,3 +167,10 @@ def decoder_of_choice(
 def decoder_of(cell, *, gate=False, **options):
     choice = "Bahdanau, gated" if gate else "Bahdanau"
     return decoder_of_choice(choice, "additive", cell, **options)
+
+
+def model_of(decoder, *leading):
+    """A model that returns the output of a decoder."""
+    inputs = keras.Input((*leading, None, INPUT_DIM))
+    value = keras.Input((None, VALUE_DIM))
+    return keras.Model([inputs, value], decoder(inputs, value)["output"])

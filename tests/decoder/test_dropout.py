@@ -8,7 +8,6 @@ from combinations import quick_first
 from decoder.reference import (
     BATCH,
     INPUT_DIM,
-    INPUTS,
     POSITIONS,
     SEQUENCES,
     STATE_UNITS,
@@ -17,6 +16,7 @@ from decoder.reference import (
     VALUE,
     VALUE_DIM,
     decoder_of,
+    model_of,
 )
 from keras import ops
 from models import COMPILES, fit
@@ -119,8 +119,7 @@ def test_a_step_by_hand_draws_its_own_dropout_mask():
 @pytest.mark.exhaustive
 def test_training_with_dropout_leaves_no_cached_masks(inputs, value, rng, compiles):
     decoder = decoder_of("gru", gate=True, dropout=0.3, recurrent_dropout=0.3)
-    inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
-    model = keras.Model([inputs, value], decoder(inputs, value)["output"])
+    model = model_of(decoder)
     before = numpy(list(decoder.trainable_variables))
 
     data = draw(rng, (3, STEPS, INPUT_DIM), (3, POSITIONS, VALUE_DIM))
@@ -149,12 +148,8 @@ def test_training_with_dropout_runs_several_sequences(
     # With a block of 0, scores are compiled, in graphs for any number of examples.
     monkeypatch.setattr(additive_blocks, "BLOCK_ELEMENTS", block)
     decoder = decoder_of("lstm", dropout=0.3, recurrent_dropout=0.3)
-    shape = (SEQUENCES, STEPS, INPUT_DIM)
-    inputs, value = keras.Input(shape), keras.Input(VALUE[1:])
-    model = keras.Model([inputs, value], decoder(inputs, value)["output"])
+    shape = (BATCH, SEQUENCES, STEPS)
+    data = draw(rng, (*shape, INPUT_DIM), VALUE)
+    target = np.zeros((*shape, STATE_UNITS))
 
-    data, target = (
-        draw(rng, (BATCH, *shape), VALUE),
-        np.zeros((BATCH, *shape[:2], STATE_UNITS)),
-    )
-    fit(model, data, target, jit_compile=compiles)
+    fit(model_of(decoder, SEQUENCES), data, target, jit_compile=compiles)

@@ -161,11 +161,7 @@ def test_different_batch_sizes_are_named(make):
     ("count", "value", "message"),
     [
         (2, [zeros(*VALUE)] * 3, "value must be one .* list of 2.*Received"),
-        (
-            1,
-            [zeros(*VALUE)],
-            r"one tensor for one .*: a list .* \[\(2, 7, 13\)\]",
-        ),
+        (1, [zeros(*VALUE)], r"one tensor for one .*: a list .* \[\(2, 7, 13\)\]"),
         (1, {"values": zeros(*VALUE)}, "value must be a tensor .*: a dict with values"),
     ],
 )

@@ -8,8 +8,9 @@ import keras
 import numpy as np
 import pytest
 from arrays import assert_close, draw
-from decoder.reference import INPUT_DIM, STATE_UNITS, UNITS, VALUE_DIM, WORDS
+from decoder.reference import CELLS, CHOICES, INPUT_DIM, VALUE_DIM, WORDS
 from keras import ops
+from layers.cases import CASES
 from models import needs_tensorflow
 
 import keras_attention as ka
@@ -19,34 +20,18 @@ pytestmark = needs_tensorflow
 
 MAX_LENGTH, BEAM = 6, 3
 
-CELLS = {
-    "Bahdanau": lambda: ka.AttentionCell(
-        ka.LayerNormGRUCell(STATE_UNITS),
-        ka.AdditiveAttention(UNITS, coverage=True),
-        gate=True,
-    ),
-    "Luong": lambda: ka.AttentionCell(
-        keras.layers.StackedRNNCells(
-            [keras.layers.LSTMCell(STATE_UNITS), keras.layers.LSTMCell(STATE_UNITS)]
-        ),
-        ka.LuongAttention("general", window="local-p", half_width=2),
-        order="current",
-        input_feeding=True,
-        attentional_vector=UNITS,
-    ),
-    "monotonic": lambda: ka.AttentionCell(
-        keras.layers.LSTMCell(STATE_UNITS),
-        ka.AdditiveAttention(UNITS, weighting="monotonic"),
-        order="current",
-        input_feeding=True,
-    ),
-    "adaptive": lambda: ka.AttentionCell(
-        keras.layers.LSTMCell(STATE_UNITS),
-        ka.AdditiveAttention(UNITS),
-        order="current",
-        sentinel=True,
-    ),
+# Order, recurrent cell and attention.
+PARTS = {
+    "Bahdanau": ("Bahdanau, gated", "normalized gru", "coverage"),
+    "Luong": ("Luong, fed", "stacked lstm", "local-p"),
+    "monotonic": ("Luong, fed with the context", "lstm", "monotonic"),
+    "adaptive": ("adaptive", "lstm", "additive"),
 }
+
+
+def cell_of(name):
+    choice, cell, attention = PARTS[name]
+    return ka.AttentionCell(CELLS[cell](), CASES[attention].build(), **CHOICES[choice])
 
 
 def check(*folders):
@@ -101,7 +86,7 @@ class Translator(tf.Module):
 
 def search_of(name):
     """A translator, a source with its mask, and what the search finds for it."""
-    rng, translator = np.random.default_rng(1), Translator(CELLS[name]())
+    rng, translator = np.random.default_rng(1), Translator(cell_of(name))
     translator.search(draw(rng, (2, 5, VALUE_DIM)), np.ones((2, 5), "bool"))
     value, mask = draw(rng, (3, 11, VALUE_DIM)), rng.random((3, 11)) < 0.8
     return translator, value, mask, translator.search(value, mask)
@@ -109,8 +94,8 @@ def search_of(name):
 
 @pytest.mark.exhaustive
 def test_saved_models_find_the_same_in_other_batches_and_lengths(tmp_path):
-    folders = [str(tmp_path / name) for name in CELLS]
-    for name, folder in zip(CELLS, folders, strict=True):
+    folders = [str(tmp_path / name) for name in PARTS]
+    for name, folder in zip(PARTS, folders, strict=True):
         translator, value, mask, expected = search_of(name)
         translator.decode = tf.function(
             translator.search,

@@ -7,11 +7,11 @@ from decoder.reference import (
     BATCH,
     CELLS,
     INPUT_DIM,
-    INPUTS,
     STATE_UNITS,
     UNITS,
     VALUE,
     VALUE_DIM,
+    model_of,
 )
 from models import reloaded
 
@@ -46,9 +46,8 @@ def frozen_decoder(how):
 
 @pytest.mark.parametrize("how", ["cell", "decoder", "decoder before it is built"])
 def test_frozen_layers_have_no_trainable_weights(how, tmp_path):
-    inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
     decoder = frozen_decoder(how)
-    model = keras.Model([inputs, value], decoder(inputs, value)["output"])
+    model = model_of(decoder)
 
     restored = reloaded(model, tmp_path)
 
@@ -75,9 +74,7 @@ ATTENTIONS = {
 def test_a_frozen_attention_does_not_train_in_a_decoder(name, is_built, tmp_path):
     attention = ATTENTIONS[name](trainable=is_built)
     cell = ka.AttentionCell(keras.layers.GRUCell(STATE_UNITS), attention)
-    inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
-    outputs = ka.AttentionDecoder(cell, name="decoder")(inputs, value)
-    model = keras.Model([inputs, value], outputs["output"])
+    model = model_of(ka.AttentionDecoder(cell))
     attention.trainable = False
 
     restored = reloaded(model, tmp_path)

@@ -205,12 +205,8 @@ def hypotheses(result, row):
 
 
 RESULT_DTYPES = {
-    "token_ids": "int32",
-    "lengths": "int32",
-    "scores": "float32",
-    "log_probs": "float32",
-    "token_log_probs": "float32",
-    "weights": "float32",
+    **dict.fromkeys(("token_ids", "lengths"), "int32"),
+    **dict.fromkeys(("scores", "log_probs", "token_log_probs", "weights"), "float32"),
     "finite": "bool",
 }
 

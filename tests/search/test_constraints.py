@@ -31,17 +31,6 @@ from search.reference import (
 import keras_attention as ka
 
 
-@pytest.mark.parametrize("run", [run_greedy, run_sample, run_beam])
-def test_banned_tokens_do_not_appear_even_where_no_other_is_possible(run):
-    table, state = language(41)
-    state["offset"][:] = -np.inf
-    state["offset"][:, BANNED] = 0.0
-
-    result = run(table, state, banned=BANNED)
-
-    assert not np.isin(result["token_ids"], BANNED).any()
-
-
 @pytest.mark.parametrize(
     ("hold", "how"),
     [
@@ -261,28 +250,24 @@ def test_a_minimum_length_may_differ_from_row_to_row(search):
 
 
 @pytest.mark.parametrize(
-    ("min_length", "message"),
+    ("min_length", "limit", "message"),
     [
-        (np.array([2, 9]), r"between 0 and max_length or limit, 5. .*: \[2 9\]"),
-        (np.array([2, 3, 4]), "min_length must have 2 rows.*: 3"),
-        (np.array([[2], [3]]), r"one for every row.*int64 of shape \(2, 1\)"),
-        (np.array([2.5, 3.0]), "must be an integer, or one.*float64"),
+        (np.array([2, 9]), None, r"between 0 and max_length or limit, 5. .*: \[2 9\]"),
+        (np.array([2, 3, 4]), None, "min_length must have 2 rows.*: 3"),
+        (np.array([[2], [3]]), None, r"one for every row.*int64 of shape \(2, 1\)"),
+        (np.array([2.5, 3.0]), None, "must be an integer, or one.*float64"),
+        (3, 2, "between 0 and max_length or limit, .*: 3"),
+        (3, np.array([4, 2]), "between 0 and max_length or limit, .*: 3"),
     ],
 )
-def test_wrong_minimum_lengths_are_named(min_length, message):
+def test_wrong_minimum_lengths_are_named(min_length, limit, message):
     with pytest.raises(ValueError, match=message):
-        searched(ka.greedy_search, [ka.MinLength(min_length)])
+        searched(ka.greedy_search, [ka.MinLength(min_length)], limit=limit)
 
 
 def test_rows_of_a_prefix_have_one_length():
     with pytest.raises(ValueError, match=r"of Prefix must have .*\[\[1\], \[2, 3\]\]"):
         ka.Prefix([[1], [2, 3]])
-
-
-@pytest.mark.parametrize("limit", [2, np.array([4, 2])])
-def test_a_minimum_length_above_a_limit_is_an_error(limit):
-    with pytest.raises(ValueError, match=r"between 0 and max_length or limit, .*: 3"):
-        searched(ka.greedy_search, [ka.MinLength(3)], limit=limit)
 
 
 class EndsInTime(ka.Constraint):

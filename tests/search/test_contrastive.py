@@ -82,8 +82,16 @@ def test_it_equals_a_plain_loop(seed, alpha):
             assert hypotheses(result, row) == [expected]
 
 
-@pytest.mark.parametrize("options", [{"degeneration_penalty": 0.0}, {"top_k": 1}])
-def test_without_a_penalty_or_with_one_candidate_it_is_greedy_search(options):
+def hidden_of_nan(state):
+    return hidden(state) * np.nan
+
+
+@pytest.mark.parametrize(
+    # Hidden states of NaN count as repetitions.
+    "options",
+    [{"degeneration_penalty": 0.0}, {"top_k": 1}, {"hidden": hidden_of_nan}],
+)
+def test_without_differences_between_candidates_it_is_greedy_search(options):
     table, state = language(5)
 
     assert_agree(run(table, state, **options), run_greedy(table, state))
@@ -110,13 +118,6 @@ def test_tokens_of_nan_are_reported_and_not_chosen():
     nothing["offset"][0] = -np.inf
     result = run(table, nothing)
     assert result["lengths"][:, 0].tolist()[0] == 0 < result["lengths"][1, 0]
-
-
-def test_hidden_states_of_nan_count_as_repetitions():
-    table, state = language(5)
-    result = run(table, state, hidden=lambda state: hidden(state) * np.nan)
-
-    assert_agree(result, run_greedy(table, state))
 
 
 @pytest.mark.exhaustive

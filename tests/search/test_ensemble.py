@@ -27,7 +27,7 @@ from search.reference import (
     to_tensors,
 )
 
-from keras_attention import beam_search, ensemble_step, greedy_search, sample_search
+from keras_attention import beam_search, ensemble_step, greedy_search
 
 SHARES = 0.75, 0.25
 
@@ -55,13 +55,6 @@ def plain_next(tables, states, combine, row, tokens):
         return np.log(product / product.sum())
 
 
-def plain_gains(tables, states, combine, row, tokens):
-    return [
-        plain_next(tables, states, combine, row, tokens[:t])[token]
-        for t, token in enumerate(tokens)
-    ]
-
-
 def two_languages(vocabulary=VOCABULARY):
     tables = [random_table(seed, vocabulary) for seed in (3, 5)]
     return tables, [random_state(seed, vocabulary=vocabulary) for seed in (3, 5)]
@@ -83,7 +76,10 @@ def test_wide_beam_finds_what_enumeration_of_the_average_finds(combine):
 
     for row in range(BATCH):
         totals = {
-            tokens: sum(plain_gains(tables, states, combine, row, tokens))
+            tokens: sum(
+                plain_next(tables, states, combine, row, tokens[:t])[token]
+                for t, token in enumerate(tokens)
+            )
             for tokens in finished_hypotheses(vocabulary=3)
         }
         possible = [tokens for tokens, total in totals.items() if total > -np.inf]
@@ -91,25 +87,6 @@ def test_wide_beam_finds_what_enumeration_of_the_average_finds(combine):
         assert hypotheses(result, row)[: len(possible)] == possible
         found = result["log_probs"][row, : len(possible)]
         np.testing.assert_allclose(found, [totals[x] for x in possible], rtol=1e-5)
-
-
-@COMBINE
-def test_greedy_and_samples_follow_the_average(combine):
-    tables, states = two_languages()
-    options = {"weights": SHARES, "combine": combine}
-
-    greedy = together(tables, states, search=greedy_search, **options)
-    drawn = together(tables, states, search=sample_search, seed=1, samples=3, **options)
-
-    for row in range(BATCH):
-        (tokens,) = hypotheses(greedy, row)
-        for t, token in enumerate(tokens):
-            log_probs = plain_next(tables, states, combine, row, tokens[:t])
-            assert token == np.argmax(log_probs)
-        for place, tokens in enumerate(hypotheses(drawn, row)):
-            found = drawn["token_log_probs"][row, place, : len(tokens)]
-            gains = plain_gains(tables, states, combine, row, tokens)
-            np.testing.assert_allclose(found, gains, 1e-5, 1e-6)
 
 
 def test_attention_weights_are_the_mean_over_the_models():
@@ -181,15 +158,15 @@ def test_wrong_arguments_are_named_with_what_came(count, options, states, messag
         step(ops.ones((BATCH, 1), dtype="int32"), [state] * states)
 
 
+def step_of(vocabulary, positions, tensor=ops.zeros):
+    def step(token_ids, state):
+        shape = tuple(token_ids.shape)
+        return tensor((*shape, vocabulary)), state, tensor((*shape, positions))
+
+    return step
+
+
 def test_models_of_other_shapes_are_named():
-    def step_of(vocabulary, positions):
-        def step(token_ids, state):
-            shape = tuple(token_ids.shape)
-            weights = ops.zeros((*shape, positions))
-            return ops.zeros((*shape, vocabulary)), state, weights
-
-        return step
-
     for other, message in [
         ((13, 7), r"size of their vocabulary. Received: \[11, 13\]"),
         ((11, 5), r"size of their positions. Received: \[7, 5\]"),
@@ -200,14 +177,7 @@ def test_models_of_other_shapes_are_named():
 
 
 def test_a_size_may_be_unknown():
-    def step_of(positions):
-        def step(token_ids, state):
-            weights = keras.KerasTensor((*token_ids.shape, positions))
-            return keras.KerasTensor((*token_ids.shape, 11)), state, weights
-
-        return step
-
-    step = ensemble_step([step_of(7), step_of(None)])
+    step = ensemble_step([step_of(11, x, keras.KerasTensor) for x in (7, None)])
     found, _, weights = step(keras.KerasTensor((BATCH, 1), "int32"), [{}, {}])
 
     assert found.shape == (BATCH, 1, 11) and weights.shape[:2] == (BATCH, 1)

@@ -106,18 +106,6 @@ def test_a_seed_generator_goes_on_and_can_be_repeated():
     np.testing.assert_array_equal(first, again)
 
 
-# The last two are zero in single precision, and one over the one before is infinite.
-@pytest.mark.parametrize("temperature", [1e-3, 1e-39, 1e-50, 5e-324])
-@pytest.mark.parametrize("cut", [{}, {"top_k": 3, "top_p": 0.9}])
-def test_a_temperature_near_zero_is_greedy_search(temperature, cut):
-    table, state = language(19)
-
-    cold = run_sample(table, state, temperature=temperature, **cut)["token_ids"]
-
-    greedy = run_greedy(table, state)["token_ids"]
-    np.testing.assert_array_equal(cold, greedy.repeat(BEAM, axis=1))
-
-
 @pytest.mark.parametrize("temperature", [1e9, 1e30, 1e300, math.inf])
 @pytest.mark.parametrize("cut", [{}, {"top_k": VOCABULARY}, {"top_p": 1.0}])
 def test_impossible_tokens_are_not_drawn_at_any_temperature(temperature, cut):
@@ -179,11 +167,25 @@ def test_only_the_most_probable_are_drawn_in_proportion(cut):
     assert_sound(some, table, state, 0, 29, max_length=1, drawn=True)
 
 
-@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}])
-def test_sampling_from_one_token_is_greedy_search(cut):
+COLD = [{"temperature": x} for x in (1e-3, 1e-39, 1e-50, 5e-324)]
+CUT = {"top_k": 3, "top_p": 0.9}
+
+
+# The last two temperatures are zero in single precision, and one over the one before
+# is infinite.
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}),
+        *COLD,
+        *({**cold, **CUT} for cold in COLD),
+    ],
+    ids=str,
+)
+def test_sampling_from_one_token_or_near_zero_is_greedy_search(options):
     table, state = language(29)
 
-    result = run_sample(table, state, **cut)
+    result = run_sample(table, state, **options)
 
     assert_sound(result, table, state, length_penalty=0, drawn=True)
     greedy = run_greedy(table, state)["token_ids"]
