@@ -65,19 +65,6 @@ def test_directory_has_to_be_one(tmp_path):
     fails(tmp_path / "file", "expected a directory, but found a file")
 
 
-@pytest.mark.parametrize(
-    ("name", "before"),
-    [
-        ("Flickr8k.token.txt", b"\xef\xbb\xbfa.jpg#0\tA .\nb.jpg#0\t"),
-        ("captions.txt", b"image,caption\na.jpg,"),
-        ("dataset_flickr8k.json", b'{\n"images": ["'),
-    ],
-)
-def test_text_has_to_be_utf8(tmp_path, name, before):
-    write(tmp_path / name, before + "Café".encode("latin-1") + b"\n\n")
-    fails(tmp_path, f"{name}, line 2: expected UTF-8, but found the byte 0xe9")
-
-
 def test_unknown_split(tmp_path):
     splits = "dev, test, train, val, valid, validation"
     message = f"split: expected one of {splits}, but found 'restval'"

@@ -27,10 +27,12 @@ def transformer(captioner):
     return Captioner(config, vocabulary, network)
 
 
-def test_probabilities_and_maps_are_the_mean(eager, captioner, transformer, rng):
-    depth = captioner.network.backbone.depth
-    inputs = {"features": rng.normal(size=(2, 4, depth)).astype("float32")}
+@pytest.fixture
+def inputs(batch):
+    return {"features": batch["features"]}
 
+
+def test_probabilities_and_maps_are_the_mean(eager, captioner, transformer, inputs):
     def first_step(model, word):
         memory, state = model.network.begin(inputs, 6)
         # One hypothesis of each image.
@@ -47,13 +49,11 @@ def test_probabilities_and_maps_are_the_mean(eager, captioner, transformer, rng)
 
 
 def test_members_on_disk_are_loaded_with_one_cnn_and_one_vocabulary(
-    eager, captioner, transformer, tmp_path, rng
+    eager, captioner, transformer, tmp_path, inputs
 ):
     folders = [tmp_path / "lstm", tmp_path / "transformer"]
     for model, folder in zip((captioner, transformer), folders, strict=True):
         model.save(folder)
-    depth = captioner.network.backbone.depth
-    inputs = {"features": rng.normal(size=(2, 4, depth)).astype("float32")}
 
     def captions(model):
         found = model.search_model(beam_size=3).predict_on_batch(inputs)

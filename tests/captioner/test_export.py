@@ -42,12 +42,8 @@ def test_a_served_preset_gives_the_captions_of_python(squares, tmp_path, capsys)
     options = ["--model", "flickr8k-coco-soft", "--image-size", "96"]
     assert main(["export", str(served), *options]) == 0
     paths = [str(path) for path in sorted((squares / "Images").iterdir())[:5]]
-    done = subprocess.run(
-        [sys.executable, "-c", SERVE, served, *paths],
-        capture_output=True,
-        cwd=tmp_path,
-        check=True,
-    )
+    command = [sys.executable, "-c", SERVE, served, *paths]
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, check=True)
     several, single = json.loads(done.stdout.splitlines()[-1])
 
     from keras_attention_apps.captioner.inference import Captioner
@@ -62,9 +58,8 @@ def test_a_served_preset_gives_the_captions_of_python(squares, tmp_path, capsys)
         attention = np.array(several["attention"][row])
         np.testing.assert_allclose(attention[:count], caption.weights, atol=1e-4)
         assert not attention[count:].any()
-        assert several["log_probability"][row] == pytest.approx(
-            caption.log_probability, rel=1e-4
-        )
+        found = several["log_probability"][row]
+        assert found == pytest.approx(caption.log_probability, rel=1e-4)
 
 
 @pytest.fixture(scope="module")

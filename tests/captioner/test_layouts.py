@@ -351,8 +351,10 @@ IMAGES = [karpathy_image("a.jpg", "train", "A .", imgid=number) for number in ra
 A = IMAGES[0]
 ROW = {"file_name": "a.jpg", "text": "A"}
 # For each file, its contents, and a part of the error.
+NOT_UTF8 = ", line 2: expected UTF-8, but found the byte 0xe9"
 BROKEN = {
     "dataset.json": [
+        (b'{\n"images": ["Caf\xe9\n\n', NOT_UTF8),
         ("{\n", ": expected JSON, but found a mistake"),
         ([], "an object with the key 'images', but found []"),
         ({"images": 3}, "a list as 'images', but found 3"),
@@ -367,9 +369,11 @@ BROKEN = {
         (coco_content([1], [True]), "as 'image_id', but found True"),
     ],
     "x.token.txt": [
+        (b"\xef\xbb\xbfa.jpg#0\tA .\nb.jpg#0\tCaf\xe9\n\n", NOT_UTF8),
         ("a.jpg#0\tA .\nb.jpg#0 A .\n", ", line 2: expected name#number<TAB>c"),
     ],
     "captions.txt": [
+        (b"image,caption\na.jpg,Caf\xe9\n\n", NOT_UTF8),
         ("file;text\na.jpg;A .\n", "line 1: expected the header image,capt"),
         ("image,caption\na.jpg,A .\n\nb.jpg\n", "line 4: expected image,caption"),
         ('image,caption\na.jpg,"Stop .\nb.jpg,B .\n', "line 2: expected image,c"),

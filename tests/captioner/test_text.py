@@ -81,10 +81,8 @@ def test_a_huge_caption_is_cut():
 def test_words_are_repeatable_if_enough_captions_repeat_them():
     captions = ["a dog and a dog", "a cat"] + 24 * ["a dog"] + 50 * ["a bird"]
     captions += ["a bird and a bird", "a unicorn and a unicorn"]
-    vocabulary = Vocabulary.from_captions(captions, min_count=2)
+    words = Vocabulary.from_captions(captions, min_count=2).words[4:]
 
     # 1 of 25 captions repeats the dog, 1 of 51 the bird; the unicorn is unknown.
-    vocabulary = Vocabulary(
-        [word for word in vocabulary.words[4:] if word != "unicorn"]
-    )
+    vocabulary = Vocabulary([word for word in words if word != "unicorn"])
     assert repeatable_words(captions, vocabulary) == ["a", "dog"]

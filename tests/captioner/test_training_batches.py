@@ -31,8 +31,14 @@ def batch_of_files(paths, **options):
     return TrainingBatches(captions, paths=paths, image_size=64, **options)
 
 
+def rows_of(data, *names):
+    """Yield the entries of each image of an epoch."""
+    for i in range(len(data)):
+        yield from zip(*(data[i][0][name] for name in names), strict=True)
+
+
 def photographs_of(data):
-    return [int(x) for i in range(len(data)) for x in data[i][0]["features"].ravel()]
+    return [int(features.item()) for (features,) in rows_of(data, "features")]
 
 
 def test_every_image_occurs_once_per_epoch():
@@ -106,13 +112,10 @@ def test_every_epoch_draws_a_view_of_each_image():
     epochs = []
     for _ in range(4):
         drawn = []
-        for (batch,) in map(data.__getitem__, range(len(data))):
-            for features, regions in zip(
-                batch["features"], batch["coverage"], strict=True
-            ):
-                view = int(features[0, 0])
-                assert regions[0, 0].tolist() == [1 - view, view]
-                drawn.append(view)
+        for features, regions in rows_of(data, "features", "coverage"):
+            view = int(features[0, 0])
+            assert regions[0, 0].tolist() == [1 - view, view]
+            drawn.append(view)
         assert set(drawn) == {0, 1}
         epochs.append(tuple(drawn))
         data.on_epoch_end()
@@ -129,8 +132,7 @@ def test_boxes_move_with_the_image(tmp_path):
     data = batch_of_files(files, boxes=[{5: [box]}] * 2, grid=(4, 8))
     mirrored = set()
     for _ in range(6):
-        (batch,) = data[0]
-        for image, regions in zip(batch["images"], batch["coverage"], strict=True):
+        for image, regions in rows_of(data, "images", "coverage"):
             bright = image[..., 0].reshape(4, 16, 8, 8).mean(axis=(1, 3)) / 255
             np.testing.assert_allclose(regions[0, 1].reshape(4, 8), bright, atol=0.1)
             assert not regions[0, [0, 2]].any()
