@@ -57,6 +57,10 @@ def serving(call=lambda texts: texts, *, keys=None, **options):
         yield f"http://127.0.0.1:{port}"
 
 
+def echo(address, text="a", **options):
+    return requests.post(f"{address}/echo", data={"text": text}, **options)
+
+
 @pytest.fixture(autouse=True)
 def quick_end(monkeypatch):
     monkeypatch.setattr(rest, "ENDING_SECONDS", 0)
@@ -101,7 +105,7 @@ def test_a_request_needs_one_of_the_keys(tmp_path, place):
                 continue
             answer = requests.post(f"{address}/echo", **send(key))
             assert error_of(answer, 403) == "invalid API key"
-        answer = requests.post(f"{address}/echo", data={"text": "a"})
+        answer = echo(address)
         assert "expected an API key" in error_of(answer, 403)
 
 
@@ -157,19 +161,16 @@ def test_requests_beyond_the_queue_are_refused_and_the_others_answered():
 
     with serving(call, max_queue=3) as address, ThreadPoolExecutor(3) as pool:
         try:
-            waiting = [
-                pool.submit(requests.post, f"{address}/echo", data={"text": str(i)})
-                for i in range(3)
-            ]
+            waiting = [pool.submit(echo, address, str(i)) for i in range(3)]
             until(lambda: waiting_at(address) == 3)
-            refused = requests.post(f"{address}/echo", data={"text": "a"})
+            refused = echo(address)
             assert "at most 3 requests at a time" in error_of(refused, 503)
             assert refused.headers["retry-after"] == "1"
             assert requests.get(f"{address}/health").ok
         finally:
             goes_on.set()
         assert [future.result().json()["text"] for future in waiting] == ["0", "1", "2"]
-        assert requests.post(f"{address}/echo", data={"text": "a"}).ok
+        assert echo(address).ok
         assert waiting_at(address) == 0
 
 
@@ -225,13 +226,14 @@ def test_all_bodies_together_are_bounded(address, monkeypatch):
     assert post(address, b'{"text": "a"}').ok
 
 
+HEAD = b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
 def test_a_half_sent_request_ends(address, monkeypatch):
     monkeypatch.setattr(guard, "REQUEST_SECONDS", 0.2)
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        connection.sendall(
-            b"POST /echo HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n{"
-        )
+        connection.sendall(HEAD % b"/echo" + b"Content-Length: 9\r\n\r\n{")
         assert connection.recv(1000).startswith(b"HTTP/1.1 408")
 
 
@@ -247,8 +249,7 @@ def test_unknown_paths_methods_files_and_hosts_are_errors(address):
 
 def test_requests_of_web_pages_need_an_option(address):
     def ask(address, origin):
-        headers = {"origin": origin}
-        return requests.post(f"{address}/echo", data={"text": "a"}, headers=headers)
+        return echo(address, headers={"origin": origin})
 
     page = "https://example.org"
     assert "--allow-origin" in error_of(ask(address, page), 403)
@@ -266,7 +267,7 @@ def test_a_failure_of_the_server_is_no_traceback():
         raise RuntimeError(f"a secret of {texts}")
 
     with serving(call) as address:
-        answer = requests.post(f"{address}/echo", data={"text": "a"})
+        answer = echo(address)
         assert error_of(answer, 500) == "the server failed: see its log"
         assert requests.get(f"{address}/health").ok
 
@@ -299,14 +300,12 @@ def gathered():
 
 def test_inputs_that_wait_are_computed_together(gathered):
     found, sizes = gathered(lambda xs: [x.upper() for x in xs], 4, "a", "bcdefghijk")
-
     assert [x.result() for x in found] == [[x] for x in "ABCDEFGHIJK"]
     assert sizes == [1, 4, 4, 2]
 
 
 def test_an_input_that_fails_does_not_fail_others(gathered):
     found, _ = gathered(lambda xs: [1 / x for x in xs], 8, 1, [2, 0, 4, 5])
-
     assert [found[i].result() for i in (0, 1, 3, 4)] == [[1], [0.5], [0.25], [0.2]]
     with pytest.raises(ZeroDivisionError):
         found[2].result()
@@ -315,7 +314,7 @@ def test_an_input_that_fails_does_not_fail_others(gathered):
 def test_metrics_count_requests_and_batches():
     with serving() as address:
         for _ in range(3):
-            requests.post(f"{address}/echo", data={"text": "a"})
+            echo(address)
         requests.post(f"{address}/echo", json=[])
         requests.get(f"{address}/unknown/{'x' * 50}")
         text = requests.get(f"{address}/metrics").text
@@ -365,11 +364,9 @@ def test_the_end_loses_no_request():
 
         def ask(client):
             """Send requests, each with a connection of its own, until one fails."""
-            for number in range(1000):
-                text = f"{client}, {number}"
-                options = {"data": {"text": text}, "timeout": 60}
+            for text in (f"{client}, {number}" for number in range(1000)):
                 try:
-                    answer = requests.post(f"{address}/echo", **options)
+                    answer = echo(address, text, timeout=60)
                 except requests.ConnectionError as error:
                     errors.append(repr(error))
                     return ends.is_set() and "refused" in repr(error).lower()
@@ -384,10 +381,7 @@ def test_the_end_loses_no_request():
         ends.set()
         process.send_signal(signal.SIGTERM)
         assert all(future.result() for future in found), set(errors)
-        late.sendall(
-            b"POST /echo?text=late HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-            b"Content-Length: 0\r\n\r\n"
-        )
+        late.sendall(HEAD % b"/echo?text=late" + b"Content-Length: 0\r\n\r\n")
         with late:
             received = b"".join(iter(lambda: late.recv(1000), b""))
         assert received.startswith(b"HTTP/1.1 200") and b'"late"' in received
