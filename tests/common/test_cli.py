@@ -128,9 +128,7 @@ def test_the_version_is_printed(capsys, monkeypatch):
 
 @pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_bars_are_shown_on_a_terminal_unless_quiet(
-    quiet, is_terminal, capsys, monkeypatch
-):
+def test_terminals_show_bars_unless_quiet(quiet, is_terminal, capsys, monkeypatch):
     def call(config):
         for stream in (sys.stdout, sys.stderr):
             monkeypatch.setattr(stream, "isatty", lambda: is_terminal)

@@ -42,6 +42,5 @@ def test_the_weights_of_a_search_are_cast_before_its_steps(precision):
 
 def test_compiled_search_is_not_for_pytorch(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-
     with pytest.raises(UserError, match="jit_compile needs TensorFlow or JAX"):
         Task(config=None, tokenizer=None, network=None, jit_compile=True)

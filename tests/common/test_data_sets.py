@@ -59,15 +59,10 @@ def test_wrong_data_sets_and_weights_are_errors(data, weights, message):
 def test_metrics_of_several_data_sets_and_their_mean():
     scores = {"a": {"bleu": 10.0, "cider": 50.0}, "b": {"bleu": 20.0}}
 
-    assert combined_scores(scores) == {
-        "bleu": 15.0,
-        "bleu a": 10.0,
-        "cider a": 50.0,
-        "bleu b": 20.0,
-    }
-    assert formatted_scores(scores, digits=2) == (
-        "a: bleu 10.00  cider 50.00\nb: bleu 20.00\nmean: bleu 15.00"
-    )
+    combined = {"bleu": 15.0, "bleu a": 10.0, "cider a": 50.0, "bleu b": 20.0}
+    assert combined_scores(scores) == combined
+    text = "a: bleu 10.00  cider 50.00\nb: bleu 20.00\nmean: bleu 15.00"
+    assert formatted_scores(scores, digits=2) == text
     assert combined_scores({"a": scores["a"]}) == scores["a"]
     assert formatted_scores({"b": scores["b"]}) == "bleu 20.0"
 

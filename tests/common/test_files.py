@@ -120,7 +120,6 @@ def test_files_that_are_kept_are_in_the_new_folder_before_it_takes_the_name(
 @pytest.mark.parametrize("names", [["photo.jpg"], ["config.json"]])
 def test_a_folder_of_another_kind_is_not_touched(tmp_path, names):
     write_folder(tmp_path / "mine", *names)
-
     for names_of in (own_names, None):
         refused(atomic_folder(tmp_path / "mine", names_of), "other contents: .*mine")
     assert names_in(tmp_path / "mine") == names
@@ -222,9 +221,7 @@ def test_a_folder_is_removed_from_its_name_first(tmp_path, monkeypatch):
     assert names_in(tmp_path) == [f".old-{os.getpid()}-other"]
 
 
-def test_the_old_folder_returns_if_the_new_one_cannot_take_its_name(
-    tmp_path, monkeypatch
-):
+def test_the_old_folder_returns_if_the_new_one_cannot_be_renamed(tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     write_folder(folder, *KIND)
     fail_to_rename(monkeypatch, OSError("No space left on device"))

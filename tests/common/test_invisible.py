@@ -44,7 +44,6 @@ def test_values(text, expected):
 
 def test_every_format_character_is_removed_or_visible():
     formats = {c for c in map(chr, range(0x110000)) if unicodedata.category(c) == "Cf"}
-
     assert {c for c in formats if remove_invisible(c)} == formats & VISIBLE
 
 

@@ -175,6 +175,5 @@ def test_the_model_of_another_library_must_not_be_replaced(tmp_path, content):
 
 def test_the_presets_are_small():
     files = [file for folder in PRESETS for file in folder.iterdir()]
-
     assert len(PRESETS) == 8
     assert sum(file.stat().st_size for file in files) < 100e6

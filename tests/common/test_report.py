@@ -175,7 +175,6 @@ def test_a_failure_is_reported_and_does_not_end_the_training(tmp_path, capsys):
 
 def test_names_of_files_need_not_be_utf8(tmp_path, capsys):
     epoch(*training(tmp_path, data="caf\udce9"), "A", 1.0, text="a")
-
     assert capsys.readouterr().err == ""
     assert r"caf\udce9" in Page(tmp_path / REPORT).text
 
@@ -240,21 +239,21 @@ def test_a_figure_without_values_has_no_chart():
     assert chart("reward", [None, None], [(0, 2)], ["1", "2"]) == ""
 
 
+def labels(svg, anchor):
+    return re.findall(rf"text-anchor: {anchor}[^>]*>([^<]*)<", svg)
+
+
 @pytest.mark.parametrize("values", [[2.2, 4.7], [3.7101, 3.7132], [1e-9, 3e-7]])
 def test_axes_have_numbers_that_differ(values):
     svg = chart("title", values, [(0, 2)], ["1", "2"])
 
-    epochs, numbers = (
-        re.findall(rf"text-anchor: {side}[^>]*>([^<]*)<", svg)
-        for side in ("middle", "end")
-    )
-    assert epochs == ["1", "2"]
+    assert labels(svg, "middle") == ["1", "2"]
+    numbers = labels(svg, "end")
     assert 2 <= len(numbers) == len(set(numbers)) <= 5
 
 
 def test_one_epoch_has_one_label_in_any_font_of_a_reader(caplog):
     svg = chart("title", [1.0], [(0, 1)], ["7"])
-
-    assert re.findall(r"text-anchor: middle[^>]*>([^<]*)<", svg) == ["7"]
+    assert labels(svg, "middle") == ["7"]
     # None of this machine is looked for.
     assert not caplog.records and "font-family" not in svg

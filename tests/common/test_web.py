@@ -26,7 +26,6 @@ from servers import until
 
 def test_words_are_radio_buttons_and_their_texts_are_escaped():
     markup = words(["a", "<b>"], ["<i></i>", ""], group="g", label="l", chosen=1)
-
     assert markup.count('type="radio" name="g"') == 2
     assert 'value="1" checked><span dir="auto">&lt;b&gt;</span>' in markup
 
@@ -101,7 +100,6 @@ UPLOAD, LENGTH = "/gradio_api/upload", {"content-length": "9"}
 )
 def test_the_server_bounds_requests_and_refuses_routes(path, headers, status, tmp_path):
     guard = Guard(page, config=ServerConfig(max_megabytes=1), folder=tmp_path)
-
     assert status_of(guard, path, headers) == status
 
 

@@ -77,7 +77,6 @@ def test_equal_weights_are_equal_files(saved, monkeypatch):
 def test_a_model_on_a_full_disk_leaves_no_file(tmp_path, full_disk):
     with full_disk(), pytest.raises(OSError) as reported:
         save_model(small_model(), tmp_path / "model.weights.npz")
-
     assert reported.value.errno
     assert list(tmp_path.iterdir()) == []
 
