@@ -109,11 +109,6 @@ class CaptionNetwork(base.DecoderNetwork):
         )
         self.embedding_dropout = keras.layers.Dropout(self.config.dropout)
 
-    @property
-    def dropouts(self):
-        """All dropout layers."""
-        return [self.region_dropout, self.embedding_dropout]
-
     def build_inputs(self):
         """Create the weights of regions and embeddings.
 
@@ -276,10 +271,6 @@ class ShowAttendTell(CaptionNetwork):
         self.decoder = AttentionDecoder(cell)
         self.readout = base.DeepOutput(config.embedding_units, dropout=config.dropout)
 
-    @property
-    def dropouts(self):
-        return [*super().dropouts, self.readout.dropout]
-
     def build(self, inputs_shape=None):
         """Create all weights; nothing depends on the inputs' shape."""
         if self.built:
@@ -356,10 +347,6 @@ class TransformerCaptioner(CaptionNetwork):
             units=config.units,
             dropout=config.dropout,
         )
-
-    @property
-    def dropouts(self):
-        return [*super().dropouts, *self.decoder.dropouts]
 
     def build(self, inputs_shape=None):
         """Create all weights; nothing depends on the inputs' shape."""

@@ -167,11 +167,6 @@ class TransformerDecoder(keras.layers.Layer):
         ]
         self.norm = keras.layers.LayerNormalization()
 
-    @property
-    def dropouts(self):
-        """All dropout layers of sublayers."""
-        return [layer.dropout for layer in self.layers]
-
     def build(self, x_shape, values_shape):
         for layer in self.layers:
             layer.build(x_shape, values_shape)
