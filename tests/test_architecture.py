@@ -42,7 +42,7 @@ TENSORFLOW = {
     f"{LIBRARY}.litert": False,
     f"{LIBRARY}.litert_operators": False,
     f"{LIBRARY}.loops": False,
-    f"{APPS}.common.export": False,
+    f"{APPS}.common.export": True,
     f"{APPS}.common.distribution": False,
     f"{APPS}.captioner.commands.export": True,
     f"{APPS}.nmt.commands.export": True,

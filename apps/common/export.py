@@ -3,6 +3,7 @@
 import dataclasses
 
 import keras
+import tensorflow as tf
 from keras_attention_apps.common import files, models
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.litert import write_model_file
@@ -58,8 +59,6 @@ def fill_chunks(strings, size):
 
     Returns the strings, at least one, and the number of chunks.
     """
-    import tensorflow as tf
-
     count = tf.size(strings)
     chunks = tf.maximum(-(-count // size), 1)
     rows = tf.maximum(-(-count // chunks), 1)
@@ -72,8 +71,6 @@ def map_chunks(function, batch, chunks, signature):
     Only the tensors of the dict that the function returns, of `signature`, take more
     memory for a larger batch.
     """
-    import tensorflow as tf
-
     parts = tf.reshape(batch, tf.concat([[chunks, -1], tf.shape(batch)[1:]], axis=0))
     found = tf.map_fn(
         function, parts, fn_output_signature=signature, parallel_iterations=1
@@ -91,8 +88,6 @@ def write_served(serve, signature, parts, directory):
 
     `parts` are the layers and resources that it uses; an older export is replaced.
     """
-    import tensorflow as tf
-
     archive = keras.export.ExportArchive()
     for part in parts:
         archive.track(part)
@@ -159,7 +154,6 @@ def save_litert(
 
 def _without_booleans(search_model):
     """Return a search whose boolean outputs are int32, which browsers can read."""
-    import tensorflow as tf
 
     def call(**inputs):
         return {
