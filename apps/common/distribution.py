@@ -196,12 +196,8 @@ def all_devices(wanted=True):
             yield len(devices)
     elif backend == "jax":
         # Every process slices the batches itself.
-        distribution = keras.distribution.DataParallel(auto_shard_dataset=False)
-        keras.distribution.set_distribution(distribution)
-        try:
+        with keras.distribution.DataParallel(auto_shard_dataset=False).scope():
             yield len(keras.distribution.list_devices())
-        finally:
-            keras.distribution.set_distribution(None)
     else:
         raise UserError(
             "training on all devices needs TensorFlow or JAX. Received: the backend "
