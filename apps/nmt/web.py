@@ -77,7 +77,7 @@ class TranslationPage(Models):
         for number, other in enumerate(self.others, start=1):
             (best,) = self.translations(sentence, search, other=other)
             found.append(views.alignment_figure(best, name_of(other), number))
-        return markup.figures(*found)
+        return f'<div class="ka-figures">{"".join(found)}</div>'
 
 
 def serve_page(config):

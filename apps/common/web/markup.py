@@ -45,11 +45,6 @@ def headline(text, *, kind):
     )
 
 
-def figures(*fragments):
-    """Return figures side by side, or one below the other where it is narrow."""
-    return f'<div class="ka-figures">{"".join(fragments)}</div>'
-
-
 def words(
     texts, layers, *, group, label, notes=None, shares=None, kinds=None, chosen=0
 ):

@@ -110,10 +110,9 @@ class Batches:
 
     def __call__(self, inputs):
         """Return the results of some inputs, a list."""
-        futures: list[Future] = []
-        for one in inputs:
-            futures.append(Future())
-            self._waiting.put((one, futures[-1]))
+        futures: list[Future] = [Future() for _ in inputs]
+        for pair in zip(inputs, futures, strict=True):
+            self._waiting.put(pair)
         return [future.result() for future in futures]
 
     def _work(self):
