@@ -167,17 +167,12 @@ def _collect_rarely():
 def main(name, description, commands, call, *, presets, load_task, argv, texts=()):
     """Parse a command line, run the command, and return the exit code.
 
-    Args:
-        name, description: Name of the program, and text of `--help`.
-        commands: Dict from the names of commands to the dataclasses of their options,
-            or to an instance with other defaults. Every program also has `average`.
-        call: Function from the options to the result of their command. It imports what
-            the command needs, so that `--help` need not wait for Keras. An integer is
-            the exit code; another result means success.
-        presets: Folder of the shipped presets.
-        load_task: Function that imports the program's subclass of `Task`.
-        argv: The arguments. If `None`, those of the process, which runs nothing else.
-        texts: Dict from commands to other texts of `--help` than their docstrings.
+    `commands` is a dict from their names to the dataclasses of their options, or to an
+    instance with other defaults; every program also has `average`. `call` runs the
+    command of such options; an integer that it returns is the exit code. It imports
+    what the command needs, and `load_task` the program's subclass of `Task`, so that
+    `--help` need not wait for Keras. Without `argv`, the arguments are those of the
+    process, which runs nothing else. `texts` replace docstrings in `--help`.
     """
     if argv is None:
         _collect_rarely()

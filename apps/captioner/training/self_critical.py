@@ -18,13 +18,11 @@ _END = SPECIAL[2]
 
 
 class SelfCriticalCaptions(SelfCritical):
-    """Trains a captioner on the reward of captions that it samples.
+    """Trains a captioner, whose network is compiled, on the reward of its samples.
 
-    Args:
-        captioner: The `Captioner`; its network must be compiled.
-        features: List of arrays `(images, S, D)`; every step draws one for each image.
-        reward: Function of the list of words of a caption and the index of its image.
-        mixture: `Mixture` from which every epoch is drawn; each image once if omitted.
+    `features` are arrays `(images, S, D)`; every step draws one for each image. The
+    `reward` is a function of the words of a caption and the index of its image. Every
+    epoch is drawn from the `mixture`; each image once if it is omitted.
     """
 
     def __init__(
