@@ -32,7 +32,6 @@ from keras_attention_apps.common.options import (
     RestConfig,
     RuntimeConfig,
     SearchOptions,
-    Seed,
     ServerConfig,
     TrainingOptions,
     Units,
@@ -46,25 +45,6 @@ DEFAULT_MODEL = "tatoeba-multi30k-en-de"
 
 # Minimum length of a translation relative to its source.
 MinLengthRatio = Annotated[float, Range(0, 1000)]
-# Softmax temperature for sampling.
-Temperature = Annotated[float, Range(0, 10)]
-
-
-@dataclasses.dataclass(frozen=True)
-class SamplingConfig:
-    """Options of sampling."""
-
-    #: Sample translations at this softmax temperature instead of searching: at 1, from
-    #: the distribution of the model; near 0, the most probable tokens. Needs the
-    #: runtime keras.
-    sampling_temperature: Rare[Temperature | None] = None
-    #: Sample from this number of the most probable tokens at each step.
-    sampling_top_k: Rare[Positive | None] = None
-    #: Random seed of sampling.
-    seed: Rare[Seed] = 0
-
-    def __bool__(self):
-        return self.sampling_temperature is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +243,7 @@ class TranslationTrainingOptions:
     #: Weight of the back-translations, as for --data-weights.
     monolingual_weight: Rare[Weight] = 1.0
     #: Softmax temperature at which back-translations are sampled; 0 is greedy search.
-    back_translation_temperature: Rare[Temperature] = 1.0
+    back_translation_temperature: Rare[Annotated[float, Range(0, 10)]] = 1.0
     model: ModelConfig = ModelConfig()
     #: Fine-tune a preset, or the model in a folder: training starts from its weights
     #: and its vocabulary. Of the options of the model, the dropout rates
@@ -457,7 +437,6 @@ class TranslateConfig:
     #: Batch size.
     batch_size: BatchSize = 64
     search: Flags[TranslationSearchOptions] = TranslationSearchOptions()
-    sampling: Flags[SamplingConfig] = SamplingConfig()
     bulk: Flags[BulkConfig] = BulkConfig()
     reading: Flags[ReadingConfig] = ReadingConfig()
 

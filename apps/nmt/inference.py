@@ -27,7 +27,6 @@ from keras_attention import (
     MinLength,
     RequiredPhrases,
     beam_search,
-    sample_search,
 )
 
 # Padding of phrases, and of the places where they begin.
@@ -37,8 +36,6 @@ NO_TOKEN = -1
 LENGTH_STEP = 16
 # Extra tokens that the translation of a short sentence may have.
 LENGTH_SLACK = 5
-# At this temperature and below, sampling is greedy search.
-MIN_TEMPERATURE = 1e-6
 
 
 class Translator(BaseTranslator, Task):
@@ -84,7 +81,7 @@ class Translator(BaseTranslator, Task):
             )
         return super().member_network(other)
 
-    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
+    def _search(self, token_ids, batch_size, n_best, search, phrases=()):
         columns = max(map(len, token_ids))
         if self.jit_compile or len(token_ids) == 1:
             # TensorFlow would trace the search again for a sentence of another length.
@@ -102,31 +99,8 @@ class Translator(BaseTranslator, Task):
             inputs["phrase_begins"] = places[..., 0]
             inputs["banned_phrases"] = self._padded(banned)
         longest = self.max_search_length(columns, search, required)
-        if sampling:
-            search_model = self._sampling_model(longest, n_best, search, *sampling)
-        else:
-            search_model = self.search_model(
-                longest, phrases="phrases" in inputs, **search
-            )
+        search_model = self.search_model(longest, phrases="phrases" in inputs, **search)
         return hypotheses(predict_rows(search_model, inputs), n_best)
-
-    def _sampling_model(self, max_length, samples, search, sampling, seed):
-        """Return the `SearchModel` that draws samples, seeded for one batch."""
-        generator = keras.random.SeedGenerator(0)
-        options = {
-            "samples": samples,
-            "temperature": max(sampling.sampling_temperature, MIN_TEMPERATURE),
-            "top_k": sampling.sampling_top_k,
-        }
-        model = self._search_model(
-            functools.partial(sample_search, seed=generator, **options),
-            max_length,
-            (search["min_length_ratio"], search["max_length_ratio"]),
-            key=("sampling", *options.values()),
-            seed_generator=generator,
-        )
-        model.seed_generator.state.assign(seed)
-        return model
 
     def _padded(self, phrases):
         """Return phrases as an array whose sizes are powers of two: few shapes."""
@@ -194,13 +168,14 @@ class Translator(BaseTranslator, Task):
         beam = {"early_stopping": True, **beam}
         return self._search_model(
             functools.partial(beam_search, **beam),
-            max_length or self.max_length,
+            max_length,
             (min_length_ratio, max_length_ratio),
             key=(phrases, *sorted(beam.items())),
         )
 
     def _search_model(self, search, max_length, ratios, *, key, **options):
         """Return the `SearchModel` whose translations have limits of their lengths."""
+        max_length = max_length or self.max_length
         limits = [self._limits(n, *ratios) for n in range(self.max_length + 1)]
         shortest, longest = zip(*limits, strict=True)
 

@@ -20,11 +20,7 @@ from keras_attention_apps.common.litert import LiteTask
 from keras_attention_apps.common.models import Runtimes, loading
 from keras_attention_apps.common.options import Length, LengthRatio, Natural
 from keras_attention_apps.common.text import END, StoredTokenizer, has_unspaced
-from keras_attention_apps.nmt.config import (
-    PRESETS,
-    SamplingConfig,
-    TranslationSearchOptions,
-)
+from keras_attention_apps.nmt.config import PRESETS, TranslationSearchOptions
 from keras_attention_apps.nmt.data.glossary import Glossary, count_phrase, encode_phrase
 from keras_attention_apps.nmt.text import (
     Copying,
@@ -242,7 +238,6 @@ class BaseTranslator(Described):
         batch_size: int = 64,
         split: bool = True,
         glossary: Glossary | dict[str, str] | None = None,
-        sampling: SamplingConfig | None = None,
         **search: Any,
     ) -> Iterator[list[Translation]]:
         """Translate any number of sentences, in batches of similar length.
@@ -262,8 +257,6 @@ class BaseTranslator(Described):
                 a source phrase occurs in a sentence, its translations contain the
                 target phrase. Phrases that exceed the maximum length of the model
                 are left out, from the end.
-            sampling: `SamplingConfig` to draw `n_best` translations, unsorted, instead
-                of searching. Draws depend on its seed and on the batches alone.
             **search: Options of the beam search: `beam_size` (5), where 1 is greedy
                 search; `length_penalty` (1.0), which ranks hypotheses by
                 log-probability / length ** penalty; `min_length_ratio` (0.0) and
@@ -282,12 +275,8 @@ class BaseTranslator(Described):
             glossary = Glossary(glossary)
         search = self.search_options(**search)
         check_several(sentences)
-        if not sampling:
-            check_n_best(n_best, search)
-        elif glossary:
-            raise UserError("sampling does not take a glossary: expected one of both")
+        check_n_best(n_best, search)
         check_batch_size(batch_size)
-        seeds = sampling and ((sampling, (sampling.seed, i)) for i in itertools.count())
         counts: collections.deque[int] = collections.deque()
 
         def parts():
@@ -296,25 +285,19 @@ class BaseTranslator(Described):
                 counts.append(len(found))
                 yield from found[:MAX_SENTENCES]
 
-        options = batch_size, n_best, search, glossary, seeds
-        found = self._translate_sentences(parts(), *options)
+        options = batch_size, n_best, search
+        found = self._translate_sentences(parts(), glossary, options)
         for first in found:
             count = counts.popleft()
             others = itertools.islice(found, min(count, MAX_SENTENCES) - 1)
-            if sampling:
-                drawn = zip(first, *others, strict=False)
-                joined = list(map(Translation.joined, drawn))
-            else:
-                joined = joined_best([first, *others], n_best)
+            joined = joined_best([first, *others], n_best)
             if count > MAX_SENTENCES:
                 joined = [dataclasses.replace(one, cut=True) for one in joined]
             yield joined
 
-    def _translate_sentences(
-        self, sentences, batch_size, n_best, search, glossary, seeds
-    ):
+    def _translate_sentences(self, sentences, glossary, options):
         """Yield the list of `Translation`s of each sentence, as `translate_each`."""
-        options = batch_size, n_best, search
+        batch_size, *_ = options
         # In batches of one sentence, sorting saves nothing.
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
         for chunk in chunks(sentences, batch_size * sorted_batches):
@@ -326,20 +309,19 @@ class BaseTranslator(Described):
             waiting = [i for i, translations in enumerate(found) if not translations]
             waiting.sort(key=lambda i: len(sources[i].token_ids))
             for batch in chunks(waiting, batch_size):
-                draw = {"sampling": next(seeds)} if seeds else {}
-                ranked = self._hypotheses([sources[i] for i in batch], *options, **draw)
+                ranked = self._hypotheses([sources[i] for i in batch], *options)
                 for i, ranked_of_one in zip(batch, ranked, strict=True):
                     found[i] = [self._translation(sources[i], x) for x in ranked_of_one]
             yield from found
 
-    def _hypotheses(self, sources, *options, **draw):
+    def _hypotheses(self, sources, *options):
         """Return the best hypotheses of each `_Source` of a batch, best first.
 
         The phrases of a glossary replace words that a first search finds.
         """
         token_ids = [source.token_ids for source in sources]
         # Padding of a batch gives further hypotheses.
-        found = self._search(token_ids, *options, **draw)[: len(sources)]
+        found = self._search(token_ids, *options)[: len(sources)]
         replaced = list(map(self._replaced, sources, found))
         again = [i for i, (begins, _) in enumerate(replaced) if begins]
         if again:
@@ -445,7 +427,7 @@ class BaseTranslator(Described):
         """Return target phrases as lists of token ids."""
         return [encode_phrase(self.tokenizer, phrase) for phrase in targets]
 
-    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
+    def _search(self, token_ids, batch_size, n_best, search, phrases=()):
         """Return the best hypotheses of each sentence of a batch, best first.
 
         `phrases` has for each sentence the phrases that its translations contain, and
@@ -541,12 +523,7 @@ class LiteTranslator(LiteTask, BaseTranslator):
             f"Keras. Received: {self.path}"
         )
 
-    def _search(self, token_ids, batch_size, n_best, search, phrases=(), sampling=None):
-        if sampling:
-            raise UserError(
-                "a LiteRT file contains the beam search alone: sample with Keras. "
-                f"Received: {self.path}"
-            )
+    def _search(self, token_ids, batch_size, n_best, search, phrases=()):
         if len(token_ids) == 1:
             return [self._search_one(self.runtime, n_best, token_ids[0])]
         search_one = functools.partial(

@@ -13,6 +13,7 @@ from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network import build_network
 from keras_attention_apps.nmt.text import Subwords
+from keras_attention_apps.nmt.training.back_translation import Sampler
 from programs import begin_training
 
 WORDS = {
@@ -157,9 +158,9 @@ def echo_searches(patch):
     In a sample, words have another order, which depends on the seed.
     """
 
-    def search(self, token_ids, batch_size, n_best, *arguments, sampling=None):
-        if sampling:
-            random = np.random.default_rng(sampling[1])
+    def search(self, token_ids, batch_size, n_best, *arguments):
+        if isinstance(self, Sampler):
+            random = np.random.default_rng(next(self._seeds))
             token_ids = [[*random.permutation(x[:-1]), x[-1]] for x in token_ids]
         return [[echo(ids, rank) for rank in range(n_best)] for ids in token_ids]
 

@@ -1,13 +1,13 @@
-import json
 import shutil
 
+import numpy as np
 import pytest
 from combinations import quick_first
 from keras_attention_apps.common.text import UNKNOWN
-from keras_attention_apps.nmt.config import SamplingConfig
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.training import back_translation
+from keras_attention_apps.nmt.training.back_translation import Sampler
 
 from .trainings import contents, lines, small
 
@@ -97,51 +97,34 @@ def test_both_options_are_needed(few, added, tmp_path, capsys, option):
     assert not (tmp_path / "run").exists()
 
 
-def test_samples_depend_on_the_seed_alone(translator):
-    sentences = ["the red dog sees a cat", "a bird likes the old dog", ""]
+@pytest.fixture
+def sampler(translator):
+    return Sampler(translator.config, translator.tokenizer, translator.network)
 
-    def texts(**sampling):
-        sampling = SamplingConfig(sampling_temperature=1.0, **sampling)
-        found = translator.translate_each(sentences, n_best=7, sampling=sampling)
-        return [[translation.text for translation in best] for best in found]
+
+def test_samples_depend_on_the_seed_alone(sampler):
+    sentences = ["the red dog sees a cat", "a bird likes the old dog", ""] * 3
+
+    def texts(seed):
+        found = sampler.sample(sentences, temperature=1.0, seed=seed)
+        return [translation.text for translation in found]
 
     drawn = texts(seed=3)
-    assert texts(seed=4) != drawn == texts(seed=3)
-    assert [len(best) for best in drawn] == [7, 7, 1]
-    assert len(set(drawn[0])) > 1
+    assert drawn == texts(seed=3) != texts(seed=4)
+    assert len(set(drawn)) > 3
 
 
-def test_samples_at_temperature_zero_are_greedy(translator):
+def test_samples_at_temperature_zero_are_greedy(sampler, translator):
     sentences = ["the red dog sees a cat", "a bird likes the old dog"]
-    greedy, sampled, likeliest = (
-        translator.translate(sentences, **options)
-        for options in (
-            {"beam_size": 1},
-            {"sampling": SamplingConfig(sampling_temperature=0)},
-            {"sampling": SamplingConfig(sampling_temperature=1, sampling_top_k=1)},
-        )
+    greedy = translator.translate(sentences, beam_size=1)
+    sampled = sampler.sample(sentences, temperature=0, seed=0)
+
+    assert [x.text for x in greedy] == [x.text for x in sampled]
+    np.testing.assert_allclose(
+        [x.log_probability for x in greedy],
+        [x.log_probability for x in sampled],
+        rtol=1e-4,
     )
-
-    for best, *others in zip(greedy, sampled, likeliest, strict=True):
-        assert [x.text for x in others] == [best.text] * 2
-        assert others[0].log_probability == pytest.approx(best.log_probability, 1e-4)
-
-
-def test_the_command_samples(model_folder, echoed, capsys):
-    argv = ["translate", "the red dog", "--model", str(model_folder), "--n-best", "9"]
-    assert main([*argv, "--json", "--sampling-temperature", "1"]) == 0
-    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert len(line["translations"]) == 9
-
-    argv += ["--sampling-temperature", "1", "--runtime", "litert"]
-    assert main(argv) == 2
-    assert "--sampling-temperature needs the runtime keras" in capsys.readouterr().err
-
-
-def test_sampling_takes_no_glossary(translator):
-    sampling = SamplingConfig(sampling_temperature=1)
-    with pytest.raises(ValueError, match="glossary"):
-        translator.translate("a dog", sampling=sampling, glossary={"dog": "chien"})
 
 
 def test_no_text_has_the_tag(subwords):

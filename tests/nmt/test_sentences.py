@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from keras_attention_apps.nmt import translations
 from keras_attention_apps.nmt.bulk import TranslateBatch
-from keras_attention_apps.nmt.config import SamplingConfig
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.text import join_sentences, split_sentences
@@ -162,14 +161,6 @@ def test_a_text_has_at_most_a_hundred_sentences():
     found = Doubling().translate(text)
     assert found.cut
     assert len(found.words) == 100
-
-
-def test_samples_of_a_line_are_samples_of_its_sentences():
-    sampling = SamplingConfig(sampling_temperature=1.0)
-
-    (found,) = Doubling().translate_each(["A. B."], n_best=2, sampling=sampling)
-
-    assert [one.text for one in found] == ["A. B.", "A. B. X"]
 
 
 @pytest.mark.usefixtures("cached_models")

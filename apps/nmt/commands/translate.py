@@ -66,7 +66,6 @@ def translate(config):
         batch_size=batch_size,
         split=config.split_sentences,
         glossary=glossary,
-        sampling=config.sampling,
         **config.search.given,
     )
     with contextlib.ExitStack() as stack:
@@ -89,11 +88,10 @@ def translate(config):
 
 
 def _load(config):
-    needs_keras = "--sampling-temperature" if config.sampling else None
     return RUNTIMES.load_for(
         config,
-        n_best=1 if config.sampling else config.n_best,
-        needs_keras="--glossary" if config.glossary else needs_keras,
+        n_best=config.n_best,
+        needs_keras="--glossary" if config.glossary else None,
         jit_compile=config.jit_compile,
     )
 
@@ -157,8 +155,8 @@ def _is_plotted_alone(config):
 
 def _with_file(config):
     """Return a configuration whose input is the file of `--format`."""
-    of_lines = ("n_best", "alignments", "plot", "json", "min_score", "sampling")
-    for name in (*of_lines, "split_sentences"):
+    of_lines = ("n_best", "alignments", "plot", "json", "min_score", "split_sentences")
+    for name in of_lines:
         if getattr(config, name) != getattr(TranslateConfig(), name):
             option = name.replace("split", "no-split").replace("_", "-")
             raise UserError(

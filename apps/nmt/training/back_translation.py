@@ -1,15 +1,19 @@
 """Back-translation: sentences of the target language as the targets of more pairs."""
 
+import functools
+import itertools
+
 import keras
 from keras_attention_apps.common.distribution import on_first_host, wait_for_hosts
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import atomic_path, read_json, write_json
 from keras_attention_apps.common.models import WEIGHTS, digest_of_file, find_preset
-from keras_attention_apps.nmt.config import SamplingConfig
 from keras_attention_apps.nmt.data.dataset import Pairs, read_lines
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.text import clean
 from keras_attention_apps.nmt.translations import chunks
+
+from keras_attention import sample_search
 
 # Subfolder of the output folder, and the file in it that says what was translated.
 BACK_TRANSLATIONS = "back-translations"
@@ -20,6 +24,39 @@ PART = 5000
 USUAL_LENGTH = 16
 # Minimum number of sentences for which compiling the search with XLA pays off.
 LEAST_COMPILED = 5000
+# At this temperature and below, sampling is greedy search.
+MIN_TEMPERATURE = 1e-6
+
+
+class Sampler(Translator):
+    """A translator that samples instead of searching."""
+
+    def sample(self, sentences, *, temperature, seed, batch_size=64):
+        """Return a sampled `Translation` of each sentence.
+
+        Samples depend on the seed and on the batches alone.
+        """
+        self._temperature = max(temperature, MIN_TEMPERATURE)
+        self._seeds = ((seed, batch) for batch in itertools.count())
+        return self.translate(sentences, batch_size=batch_size, split=False)
+
+    def search_model(self, max_length=None, **options):
+        """Return the `SearchModel` that samples the next batch."""
+        generator = keras.random.SeedGenerator(0)
+        model = self._search_model(
+            functools.partial(
+                sample_search,
+                samples=1,
+                temperature=self._temperature,
+                seed=generator,
+            ),
+            max_length,
+            (0.0, None),
+            key=(self._temperature,),
+            seed_generator=generator,
+        )
+        model.seed_generator.state.assign(next(self._seeds))
+        return model
 
 
 def back_translate(config):
@@ -70,20 +107,18 @@ def _translate(config, targets, folder):
     if all(_part(folder, begin).exists() for begin in begins):
         return
     compiles = len(targets) >= LEAST_COMPILED and keras.backend.backend() != "torch"
-    translator = Translator.from_preset(
+    sampler = Sampler.from_preset(
         config.reverse_model, precision=config.precision, jit_compile=compiles
     )
     for begin, part in zip(begins, chunks(targets, PART), strict=True):
         path = _part(folder, begin)
         if path.exists():
             continue
-        found = translator.translate(
+        found = sampler.sample(
             part,
+            temperature=config.back_translation_temperature,
+            seed=(config.seed + begin) % 2**32,
             batch_size=max(config.batch_tokens // USUAL_LENGTH, 1),
-            split=False,
-            sampling=SamplingConfig(
-                config.back_translation_temperature, seed=(config.seed + begin) % 2**32
-            ),
         )
         with atomic_path(path) as temporary:
             text = "".join(f"{translation.text}\n" for translation in found)
