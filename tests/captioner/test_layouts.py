@@ -1,6 +1,5 @@
 """Layouts of data sets: what all readers promise, each layout, and archives."""
 
-import io
 import json
 
 import pytest
@@ -19,6 +18,7 @@ from captioner.datasets import (
     table,
     write,
 )
+from captioner.image_files import encode, noise
 from keras_attention_apps.captioner.data.dataset import (
     CaptionedImage,
     check_boxes,
@@ -26,7 +26,6 @@ from keras_attention_apps.captioner.data.dataset import (
 )
 from keras_attention_apps.captioner.images import ImageError, read_image
 from keras_attention_apps.common.errors import UserError
-from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 
@@ -286,11 +285,9 @@ def test_kaggle_uses_split_files_where_there_are_some(tmp_path):
 
 
 def test_images_stay_in_the_shards_of_webdataset(tmp_path):
-    picture = io.BytesIO()
-    Image.new("RGB", (4, 3), "red").save(picture, "PNG")
     shard(
         tmp_path / "train-0.tar",
-        a__png=picture.getvalue(),
+        a__png=encode(noise(4, 3)),
         a__txt=b"Ein Hund\nA dog\n",
         b__json=b'{"captions": ["A cat"]}',
         b__jpg=b"no picture",

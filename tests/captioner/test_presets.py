@@ -7,10 +7,9 @@ import pytest
 from keras_attention_apps.captioner import LiteCaptioner
 from keras_attention_apps.captioner.config import PRESETS
 from keras_attention_apps.captioner.inference import Captioner
+from web_pages import SAMPLE
 
 NAMES = sorted(folder.name for folder in PRESETS.iterdir() if folder.is_dir())
-ROOT = Path(__file__).parents[2]
-PHOTOGRAPH = ROOT / "docs" / "photographer.jpg"
 pytestmark = pytest.mark.usefixtures("cached_models", "freed_models", "eager")
 
 
@@ -22,7 +21,7 @@ def test_there_is_one_of_each_kind():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_captions_the_sample_image(name):
-    caption = Captioner.from_preset(name).caption(PHOTOGRAPH)
+    caption = Captioner.from_preset(name).caption(SAMPLE)
 
     assert {"man", "camera"} <= set(caption.words)
 
@@ -31,7 +30,7 @@ def test_a_preset_captions_the_sample_image(name):
 def test_ngram_blocking_prevents_repetitions():
     captioner = Captioner.from_preset("flickr8k-coco-soft")
     usual, once = (
-        [x.words for x in next(captioner.caption_each([PHOTOGRAPH], **options))[1]]
+        [x.words for x in next(captioner.caption_each([SAMPLE], **options))[1]]
         for options in ({"n_best": 5}, {"n_best": 5, "no_repeat_ngrams": 1})
     )
 
@@ -41,12 +40,9 @@ def test_ngram_blocking_prevents_repetitions():
 
 def test_the_litert_file_of_a_preset_gives_similar_results():
     pytest.importorskip("ai_edge_litert")
-    runtimes = (
-        Captioner.from_preset("flickr8k-coco-ensemble"),
-        LiteCaptioner.from_preset("flickr8k-coco-ensemble"),
-    )
     [(_, expected)], [(_, found)] = (
-        runtime.caption_each([PHOTOGRAPH], n_best=5) for runtime in runtimes
+        runtime.from_preset("flickr8k-coco-ensemble").caption_each([SAMPLE], n_best=5)
+        for runtime in (Captioner, LiteCaptioner)
     )
     expected = {x.text: x for x in expected}
     both = [(x, expected[x.text]) for x in found if x.text in expected]

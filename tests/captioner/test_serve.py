@@ -2,7 +2,6 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import requests
@@ -10,10 +9,9 @@ from keras_attention_apps.captioner.captions import LiteCaptioner
 from keras_attention_apps.captioner.config import DEFAULT_MODEL
 from PIL import Image
 from servers import error_of, served
+from web_pages import SAMPLE as PHOTO
 
 from .image_files import encode
-
-PHOTO = Path(__file__).parents[2] / "docs" / "photographer.jpg"
 
 
 @pytest.fixture(scope="module")
