@@ -6,7 +6,8 @@ import re
 import tarfile
 
 import pytest
-from keras_attention_apps.captioner.data.dataset import DataError, read_dataset
+from keras_attention_apps.captioner.data.dataset import read_dataset
+from keras_attention_apps.common.errors import UserError
 
 
 def write(path, content=""):
@@ -31,7 +32,7 @@ def names_of(images):
 
 def fails(directory, message, split="train"):
     """Check that reading fails with one line that contains the message."""
-    with pytest.raises(DataError, match=re.escape(message)) as caught:
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
         read_dataset(directory, split)
     assert "\n" not in str(caught.value)
 

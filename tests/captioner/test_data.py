@@ -20,11 +20,11 @@ from captioner.image_files import encode, noise
 from keras_attention_apps.captioner.data import dataset as data
 from keras_attention_apps.captioner.data.dataset import (
     CaptionedImage,
-    DataError,
     read_dataset,
     readable,
 )
 from keras_attention_apps.captioner.images import ImageError, read_image
+from keras_attention_apps.common.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("warnings_are_errors")
 
@@ -50,7 +50,7 @@ def test_preference_among_layouts(tmp_path):
 
 def test_unknown_layout_lists_what_is_expected_and_what_is_there(tmp_path):
     photograph(tmp_path, *(f"{index}.jpg" for index in range(8)))
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(UserError) as caught:
         read_dataset(tmp_path, "train")
     for expected in ("Karpathy", "COCO", "official Flickr8k", "Kaggle"):
         assert expected in str(caught.value)
@@ -185,9 +185,9 @@ def test_broken_images_are_named_and_left_out(tmp_path, capsys):
     assert error.count("warning") == 1
     assert "b.jpg" in error and "it is left out" in error
     message = "1 of 3 images cannot be read; at most 30.00% may be left out"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(UserError, match=message):
         readable(images, 0.3)
-    with pytest.raises(DataError, match=r"1 of 1 images .*, and never all"):
+    with pytest.raises(UserError, match=r"1 of 1 images .*, and never all"):
         readable(images[1:2], 1)
 
 

@@ -105,7 +105,7 @@ def readable(images, limit):
         problems = list(pool.map(problem, images))
     broken = list(filter(None, problems))
     if len(broken) > limit * len(images) or len(broken) == len(images):
-        raise DataError(
+        raise UserError(
             f"{len(broken)} of {len(images)} images cannot be read; at most "
             f"{limit:.2%} may be left out (--max-unreadable), and never all. "
             f"The first: {broken[0]}"
@@ -176,7 +176,7 @@ def _images_on_disk(roots, listing, split):
             f"the split {split} are missing, the first is {missing[0]!r}"
         )
         if len(missing) > len(found):
-            raise DataError(f"{report}; looked in {list_some(folders.bases)}")
+            raise UserError(f"{report}; looked in {list_some(folders.bases)}")
         _warn(f"{report}; they are left out")
     _check_splits_disjoint(folders, split, found, others)
     return found
@@ -193,7 +193,7 @@ def _warn_of_dropped(listing, split):
 
 
 def _check_splits_disjoint(folders, split, images, others):
-    """Raise a `DataError` if the file of an image is in another split, too.
+    """Raise a `UserError` if the file of an image is in another split, too.
 
     Files of the same name are compared, whatever paths the data set has for them.
     """
@@ -424,18 +424,12 @@ def archived_samples(archive):
                 yield key, list(sample)
     # A header may ask for more memory than there is.
     except (tarfile.TarError, OSError, OverflowError, MemoryError) as error:
-        raise UserError(
-            f"{archive}: expected an uncompressed tar archive, but found {error}"
-        ) from error
-
-
-class DataError(UserError):
-    """A data set that cannot be read."""
+        raise unexpected(archive, "an uncompressed tar archive", error) from error
 
 
 def unexpected(where, expected, found):
     # Names of files and texts may contain line feeds.
-    return DataError(printable(f"{where}: expected {expected}, but found {found}"))
+    return UserError(printable(f"{where}: expected {expected}, but found {found}"))
 
 
 def list_some(names, limit=6):
