@@ -73,11 +73,10 @@ class OpenFile(os.PathLike[str]):
         # Several threads may read it at the same time.
         self._lock = threading.Lock()
 
-    def __fspath__(self) -> str:
-        return str(self.path)
-
     def __str__(self) -> str:
         return str(self.path)
+
+    __fspath__ = __str__
 
     def read_bytes(self) -> bytes:
         with self._lock:
@@ -147,7 +146,7 @@ class ImageError(UserError):
 def read_image(
     source: Any, *, draft: bool = False, max_pixels: int | None = None
 ) -> Image.Image:
-    """Read an image as an upright RGB image.
+    """Read an image as an upright RGB image, or raise an `ImageError`.
 
     The EXIF orientation is applied, transparent parts become white, and an animation
     gives its first frame. White is 65535 in images of 16 bits and of Pillow's mode `I`.
@@ -161,10 +160,6 @@ def read_image(
         draft: Whether a JPEG may be decoded at an eighth of its size, which is much
             faster.
         max_pixels: Maximum number of pixels; `MAX_PIXELS` if omitted.
-
-    Raises:
-        ImageError: If `source` cannot be opened, is no image of one of `FORMATS`,
-            is broken, or exceeds a limit.
     """
     with _decoded(source, draft, max_pixels) as image:
         return image.copy() if image is source else image
@@ -266,7 +261,6 @@ def image_to_array(
 @functools.cache
 def image_suffixes() -> frozenset[str]:
     """Return the set of the suffixes of images that can be read, in lower case."""
-    Image.init()
     known = Image.registered_extensions()
     # Pillow opens files of several JPEGs as the first of them.
     formats = (*FORMATS, "MPO")
