@@ -57,8 +57,8 @@ class LossOptions:
 class CaptionNetwork(base.DecoderNetwork):
     """Base class of the networks: images or their features in, logits and maps out.
 
-    Subclasses call `add_embeddings`, and implement `build`, `decode`, `begin` and
-    `advance`. A `backbone` is that of another network, to share it.
+    Subclasses call `add_embeddings`, and implement `build_decoder`, `decode`,
+    `begin` and `advance`. A `backbone` is that of another network, to share it.
 
     Call arguments:
         inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
@@ -73,6 +73,7 @@ class CaptionNetwork(base.DecoderNetwork):
         outputs of hard attention; see `keras_attention.HardWeighting`.
     """
 
+    built: bool
     # The `ReinforceLoss` of hard attention.
     reinforce: ReinforceLoss | None = None
 
@@ -109,19 +110,20 @@ class CaptionNetwork(base.DecoderNetwork):
         )
         self.embedding_dropout = keras.layers.Dropout(self.config.dropout)
 
-    def build_inputs(self):
-        """Create the weights of regions and embeddings.
-
-        Returns the shapes of the embedded words `(B, T, E)` and regions `(B, S, D)`.
-        """
+    def build(self, inputs_shape=None):
+        """Create all weights; nothing depends on the inputs' shape."""
+        if self.built:
+            return
         regions = (None, None, self.backbone.depth)
         self.region_projection.build(regions)
         self.embedding.build()
         self.built = True
-        return (
-            (None, None, self.config.embedding_units),
-            self.region_projection.compute_output_shape(regions),
-        )
+        regions = self.region_projection.compute_output_shape(regions)
+        self.build_decoder((None, None, self.config.embedding_units), regions)
+
+    def build_decoder(self, embedded, regions):
+        """Create the other weights, for the shapes `(B, T, E)` and `(B, S, D)`."""
+        raise NotImplementedError
 
     def regions(self, inputs, training=None):
         """Return the regions, the values of the attention, `(B, S, region_units)`."""
@@ -271,11 +273,7 @@ class ShowAttendTell(CaptionNetwork):
         self.decoder = AttentionDecoder(cell)
         self.readout = base.DeepOutput(config.embedding_units, dropout=config.dropout)
 
-    def build(self, inputs_shape=None):
-        """Create all weights; nothing depends on the inputs' shape."""
-        if self.built:
-            return
-        embedded, regions = self.build_inputs()
+    def build_decoder(self, embedded, regions):
         mean = (None, regions[-1])
         self.initial_output.build(mean)
         self.initial_carry.build(mean)
@@ -348,11 +346,9 @@ class TransformerCaptioner(CaptionNetwork):
             dropout=config.dropout,
         )
 
-    def build(self, inputs_shape=None):
-        """Create all weights; nothing depends on the inputs' shape."""
-        if not self.built:
-            self.decoder.build(*self.build_inputs())
-            self.positions.built = True
+    def build_decoder(self, embedded, regions):
+        self.decoder.build(embedded, regions)
+        self.positions.built = True
 
     def decode(self, words, regions, training=None):
         embedded = embed(self.embedding, self.positions, words)
