@@ -252,9 +252,6 @@ class TranslationTrainingOptions:
     #: Vocabulary size: number of subwords, shared by both languages; 8,000 by default.
     #: A preset has its own vocabulary.
     vocabulary_size: Annotated[int, Range(1, 1_000_000)] | None = None
-    #: Character coverage of the subwords. The other characters are split into bytes.
-    #: Use 0.9995 for languages with thousands of characters.
-    character_coverage: Rare[Annotated[float, Range(0.98, 1)]] = 1.0
     #: BPE-dropout of the source text: probability that a merge is skipped.
     subword_dropout: Rare[Fraction] = 0.1
     #: Batch size: maximum number of tokens on either side, padding included. By default

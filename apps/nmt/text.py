@@ -136,9 +136,7 @@ class Subwords(StoredTokenizer):
         self.banned = PAD, START, UNKNOWN, *spelt
 
     @classmethod
-    def train(
-        cls, sentences: Iterable[str], size: int, *, character_coverage: float = 1.0
-    ) -> Self:
+    def train(cls, sentences: Iterable[str], size: int) -> Self:
         """Learn subwords."""
         import sentencepiece
 
@@ -156,7 +154,7 @@ class Subwords(StoredTokenizer):
                 # SentencePiece's error for a smaller size is incomprehensible.
                 vocab_size=max(size, UNKNOWN + 1),
                 hard_vocab_limit=False,
-                character_coverage=character_coverage,
+                character_coverage=1.0,
                 byte_fallback=True,
                 normalization_rule_name="identity",
                 input_sentence_size=MAX_SENTENCES,
@@ -175,8 +173,7 @@ class Subwords(StoredTokenizer):
                 raise UserError(f"no subwords can be learned: {error}") from error
             raise UserError(
                 f"vocabulary_size must be at least {needed[1]}, one subword for every "
-                "character and byte, or character_coverage lower. "
-                f"Received: {size}"
+                f"character and byte. Received: {size}"
             ) from error
         return cls(model.getvalue())
 

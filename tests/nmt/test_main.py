@@ -232,7 +232,6 @@ def test_missing_glyphs_give_no_warning(model_folder, tmp_path, capsys, recwarn)
         ("train --output o --seed 4294967296", "and 4294967295. Rec"),
         ("train --output o --validation-beam-size 0", "1 and 1000. Rec"),
         ("train --output o --vocabulary-size 99999999999", "and 1000000. Rec"),
-        ("train --output o --character-coverage 0", "0.98 and 1. Rec"),
         ("train --output o --model.dropout 1", "0 and 0.99. Received"),
         ("train --output o --model.length-ratio 0", "0.1 and 1000. Rec"),
         ("train --output o --valid-source x", "--valid-target, or nei"),

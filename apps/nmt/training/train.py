@@ -67,13 +67,11 @@ VALIDATION_BATCH = 64
 
 def train(config: TrainConfig):
     """Train a translator; see `TrainConfig`. Returns the folder of the best model."""
-    for name in ("vocabulary_size", "character_coverage"):
-        value = getattr(config, name)
-        if config.from_preset and value != getattr(TrainConfig, name):
-            raise UserError(
-                f"{name} must not be set with from_preset, which has its own "
-                f"vocabulary. Received: {value} and {config.from_preset!r}"
-            )
+    if config.from_preset and config.vocabulary_size is not None:
+        raise UserError(
+            "vocabulary_size must not be set with from_preset, which has its own "
+            f"vocabulary. Received: {config.vocabulary_size} and {config.from_preset!r}"
+        )
     attention = config.model.attention or "bahdanau"
     recipe, expected = RECIPES[attention], DECODERS[attention]
     model = dataclasses.replace(config.model, attention=attention)
@@ -232,11 +230,7 @@ def _subwords(config, training, checkpoints):
     # Back-translations may contain what no author would write.
     synthetic = training.back_translated or [False] * len(training)
     sources = itertools.compress(training.source, map(operator.not_, synthetic))
-    return Subwords.train(
-        [*sources, *training.target],
-        config.vocabulary_size,
-        character_coverage=config.character_coverage,
-    )
+    return Subwords.train([*sources, *training.target], config.vocabulary_size)
 
 
 class TranslationTraining(runner.Training):
