@@ -44,9 +44,7 @@ def shows_bars():
     return sys.stdout.isatty() and not _QUIET.get()
 
 
-# Delimiters of tables by their suffixes.
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
-TEXT, JSON_LINES = ".txt", ".jsonl"
+JSON_LINES = ".jsonl"
 
 # Image formats of plots.
 FIGURE_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")

@@ -383,10 +383,9 @@ class TranslateConfig:
     sentences: Positional[tuple[str, ...]] = ()
     #: Input file, translated line by line, instead of sentences or the standard input.
     input: Path | None = None
-    #: Output file, instead of the standard output; its suffix is the format. .csv or
-    #: .tsv: a table of line, source, translation, mean_log_probability and unsure.
-    #: .jsonl: one JSON object per line, as with --json. .txt, or the code of a language
-    #: such as .de: one translation on each line. The file appears when all lines are
+    #: Output file, instead of the standard output; its suffix is the format. .jsonl:
+    #: one JSON object per line, as with --json. .txt, or the code of a language such as
+    #: .de: one translation on each line. The file appears when all lines are
     #: translated; an interrupted run leaves none. With --engine ray, the same command
     #: resumes an interrupted run.
     output: Path | None = None
@@ -412,8 +411,7 @@ class TranslateConfig:
     #: mean_log_probability of its best translation.
     min_score: LogProbability | None = None
     #: Number of translations per sentence, each printed as: number of the sentence,
-    #: tab, score, tab, translation; in JSON they are a list; in a table, rows, with a
-    #: column score.
+    #: tab, score, tab, translation; in JSON they are a list.
     n_best: Positive = 1
     #: Print the alignment after each translation and a tab: pairs i-j of a source and a
     #: target word, counted from 0. A target word whose largest weight is on the end

@@ -1,8 +1,6 @@
 """`nmt translate`: sentences or lines in, translations and alignments out."""
 
-import collections
 import contextlib
-import csv
 import dataclasses
 import sys
 from pathlib import Path
@@ -11,10 +9,8 @@ from keras_attention_apps.common import files
 from keras_attention_apps.common.errors import UserError, counted, printable
 from keras_attention_apps.common.hypotheses import rounded_score
 from keras_attention_apps.common.output import (
-    DELIMITERS,
     FIGURE_SUFFIXES,
     JSON_LINES,
-    TEXT,
     note,
     plots,
     write_figure,
@@ -75,11 +71,9 @@ def translate(config):
             file = stack.enter_context(
                 open(temporary, "w", encoding="utf-8", newline="")
             )
-        table = _table(config, file)
         for number, translations in enumerate(found, start=1):
             kept = _probable(config, f"{lines.name}, line {number}", translations)
-            source = lines.read.popleft().rstrip("\r\n")
-            _write(config, file, table, number, source, translations, kept)
+            _write(config, file, number, translations, kept)
             if config.plot and kept:
                 _plot(config, number, kept[0])
     if config.output:
@@ -120,12 +114,13 @@ def _check(config):
 def _check_format(config):
     """Raise a `UserError` if the suffix of the output is that of another format."""
     output, suffix = config.output, config.output.suffix.lower()
-    if suffix in (".json", ".parquet", ".xlsx", ".xls", ".ods", ".docx", ".pdf"):
+    tables = (".csv", ".tsv", ".parquet", ".xlsx", ".xls", ".ods")
+    if suffix in (".json", *tables, ".docx", ".pdf"):
         raise UserError(
-            "--output must end in .csv, .tsv, .txt, .jsonl (JSON lines) or the code of "
-            f"a language. Received: {str(output)!r}"
+            "--output must end in .txt, .jsonl (JSON lines) or the code of a language. "
+            f"Received: {str(output)!r}"
         )
-    if config.json and suffix in (*DELIMITERS, TEXT):
+    if config.json and suffix == ".txt":
         raise UserError(
             f"--json needs an --output that ends in .jsonl. Received: {str(output)!r}"
         )
@@ -204,8 +199,6 @@ class _Lines:
         if not self._sentences:
             self.name = printable(self._input or "standard input")
         self.failures = 0
-        # The sentences that are not written yet.
-        self.read: collections.deque[str] = collections.deque()
 
     @property
     def are_typed(self):
@@ -220,7 +213,6 @@ class _Lines:
                 self.failures += 1
                 print(f"nmt: error: {error}", file=sys.stderr)
                 sentence = ""
-            self.read.append(sentence)
             yield sentence
 
     def _raw(self):
@@ -262,43 +254,11 @@ def _probable(config, name, translations):
     return kept
 
 
-def _table(config, file):
-    """Return the writer of a table; `None` if the output has no columns."""
-    suffix = config.output.suffix.lower() if config.output else ""
-    if suffix not in DELIMITERS:
-        return None
-    columns = ["line", "source", "translation", "mean_log_probability", "unsure"]
-    if config.n_best > 1:
-        columns.insert(2, "score")
-    if config.alignments:
-        columns.append("alignment")
-    table = csv.DictWriter(
-        file,
-        columns,
-        extrasaction="ignore",
-        delimiter=DELIMITERS[suffix],
-        lineterminator="\n",
-    )
-    table.writeheader()
-    return table
-
-
-def _write(config, file, table, number, source, translations, kept):
-    """Write the translations of a sentence: as JSON, as rows of a table, or lines."""
+def _write(config, file, number, translations, kept):
+    """Write the translations of a sentence, as JSON or as lines."""
     several = config.n_best > 1
-    if not (config.json or table):
-        for one in kept:
-            columns = [str(number), f"{one.score:.4f}"] if several else []
-            columns.append(one.text)
-            if config.alignments:
-                columns.append(" ".join(one.details()["alignment"]))
-            print("\t".join(columns), file=file, flush=True)
-        if not (kept or several):
-            # As for an empty sentence.
-            print("\t" if config.alignments else "", file=file, flush=True)
-        return
-    found = [one.details() for one in kept]
     if config.json:
+        found = [one.details() for one in kept]
         entry = {"translations": found} if several else {"translation": None}
         if not found:
             entry["mean_log_probability"] = max(map(rounded_score, translations))
@@ -306,12 +266,15 @@ def _write(config, file, table, number, source, translations, kept):
             (entry,) = found
         print(files.to_json({"line": number, **entry}), file=file, flush=True)
         return
-    for row in found or [{"alignment": []}]:
-        row |= {"line": number, "source": source}
-        row["alignment"] = " ".join(row["alignment"])
-        if "unsure" in row:
-            row["unsure"] = str(row["unsure"]).lower()
-        table.writerow(row)
+    for one in kept:
+        columns = [str(number), f"{one.score:.4f}"] if several else []
+        columns.append(one.text)
+        if config.alignments:
+            columns.append(" ".join(one.details()["alignment"]))
+        print("\t".join(columns), file=file, flush=True)
+    if not (kept or several):
+        # As for an empty sentence.
+        print("\t" if config.alignments else "", file=file, flush=True)
 
 
 def _plot(config, number, translation):
