@@ -1,6 +1,7 @@
 """Tokenization of captions into words, and the vocabulary."""
 
 import collections
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -117,9 +118,8 @@ class Vocabulary(StoredTokenizer):
     @classmethod
     def from_captions(cls, captions: Iterable[str], min_count: int) -> Self:
         """Build a vocabulary of the words that occur at least `min_count` times."""
-        counts: collections.Counter[str] = collections.Counter()
-        for caption in captions:
-            counts.update(tokenize(caption))
+        words = itertools.chain.from_iterable(map(tokenize, captions))
+        counts = collections.Counter(words)
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return cls([word for word, count in ranked if count >= min_count])
 
@@ -157,9 +157,5 @@ class Vocabulary(StoredTokenizer):
 
     def decode(self, token_ids: Iterable[int]) -> list[str]:
         """Return the words of a caption up to END, which is left out."""
-        words = []
-        for token in token_ids:
-            if token == END:
-                break
-            words.append(self.words[token])
-        return words
+        before_end = itertools.takewhile(lambda token: token != END, token_ids)
+        return [self.words[token] for token in before_end]
