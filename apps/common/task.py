@@ -110,15 +110,12 @@ class Task(Described):
             ValueError: If there is no such preset or folder, it is incomplete, or an
                 option cannot be changed.
         """
-        members: list[Self] = []
-        for folder in cls._folders(name_or_path):
-            others = members[:1]
-            members.append(
-                cls._from_folder(folder, precision, changes, jit_compile, *others)
-            )
-        model = members[0]
-        if len(members) > 1:
-            model = cls.ensemble(members, jit_compile=jit_compile)
+        options = precision, changes, jit_compile
+        first, *others = cls._folders(name_or_path)
+        model = cls._from_folder(first, *options)
+        if others:
+            members = [cls._from_folder(folder, *options, model) for folder in others]
+            model = cls.ensemble([model, *members], jit_compile=jit_compile)
         if len(models.split_names(name_or_path)) == 1:
             folder = models.find_preset(name_or_path, cls.presets)
             with models.loading(folder, cls.noun):
