@@ -494,15 +494,12 @@ def _starts(filesystem, path):
 
 def _lines(number, start, *, filesystem, path, finished):
     """Return a table of the lines from an offset on."""
-    ids: list[str] = []
-    lines: list[bytes] = []
     with _buffered(filesystem, path) as file:
         file.seek(start)
-        for line in itertools.islice(file, BLOCK):
-            if start == 0 and not lines:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            ids.append(str(number + len(ids)))
-            lines.append(line.rstrip(b"\r\n"))
+        lines = [line.rstrip(b"\r\n") for line in itertools.islice(file, BLOCK)]
+    if start == 0:
+        lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
+    ids = list(map(str, range(number, number + len(lines))))
     return _unfinished(require("pyarrow").table({"id": ids, "value": lines}), finished)
 
 
