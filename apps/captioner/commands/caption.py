@@ -61,8 +61,7 @@ def caption(config):
                 or (path in overlays and not overlays[path].exists())
             ]
             earlier -= len(paths)
-            bar = progress_bar(total=len(paths), unit="image")
-            progress = stack.enter_context(bar)
+            progress = stack.enter_context(progress_bar(total=len(paths), unit="image"))
         found = captioner.caption_each(
             # The overlay is drawn on the same bytes.
             with_open_files(paths),
