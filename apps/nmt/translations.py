@@ -216,20 +216,6 @@ class BaseTranslator(Described):
         best = [translations[0] for translations in found]
         return best[0] if single else best
 
-    def translate_html(
-        self, text: str, *, language: str | None = None, **options: Any
-    ) -> str:
-        """Translate a page, or a part of one; see `markup.translate_html`."""
-        from keras_attention_apps.nmt.markup import translate_html
-
-        return translate_html(self, text, language=language, **options)
-
-    def translate_subtitles(self, text: str, **options: Any) -> str:
-        """Translate SubRip or WebVTT; see `markup.translate_subtitles`."""
-        from keras_attention_apps.nmt.markup import translate_subtitles
-
-        return translate_subtitles(self, text, **options)
-
     def translate_each(
         self,
         sentences: Iterable[str],

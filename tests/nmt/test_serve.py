@@ -14,6 +14,7 @@ from keras_attention_apps.common.options import RestConfig
 from keras_attention_apps.common.web.rest import Service
 from keras_attention_apps.nmt.config import DEFAULT_MODEL, ServeConfig
 from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.markup import translate_html
 from keras_attention_apps.nmt.serve import Detector, Translator, pair_of
 from keras_attention_apps.nmt.translations import LiteTranslator, Translation
 from libretranslatepy import LibreTranslateAPI
@@ -156,7 +157,7 @@ def test_html_keeps_its_tags(address, translator):
     page = '<p title="x">A <b>dog</b> runs.</p><p>Two women <i>sing</i>.</p>'
     answer = translate(address, [page, "<br>"], format="html", alternatives=1).json()
 
-    expected = translator.translate_html(page, language="de")
+    expected = translate_html(translator, page, language="de")
     assert "<b>Hund</b>" in expected
     assert answer["translatedText"] == [expected, "<br>"]
     assert answer["alternatives"] == [[], []]

@@ -17,7 +17,12 @@ from keras_attention_apps.common.output import (
 )
 from keras_attention_apps.nmt.config import TranslateConfig
 from keras_attention_apps.nmt.data.glossary import Glossary
-from keras_attention_apps.nmt.markup import encoded, language_of
+from keras_attention_apps.nmt.markup import (
+    encoded,
+    language_of,
+    translate_html,
+    translate_subtitles,
+)
 from keras_attention_apps.nmt.text import decode_line
 from keras_attention_apps.nmt.translations import RUNTIMES
 
@@ -181,9 +186,9 @@ def _translate_markup(config):
     }
     if is_html:
         language = config.language or language_of(config.model.name)
-        found = translator.translate_html(text, language=language, **options)
+        found = translate_html(translator, text, language=language, **options)
     else:
-        found = translator.translate_subtitles(text, **options)
+        found = translate_subtitles(translator, text, **options)
     files.write_or_print(config.output, encoded(found, encoding, is_html=is_html))
     if config.output:
         note(f"nmt: wrote {printable(config.output)}")
