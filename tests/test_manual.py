@@ -10,6 +10,7 @@ import subprocess
 import types
 
 import pytest
+from keras import tree
 from repository import ROOT, blocks, module_of, read
 from servers import served
 
@@ -289,14 +290,12 @@ def test_page_on_alternative_text_completes_a_website(captioner, tmp_path, capsy
 
 def same(found, expected):
     """Whether two values of JSON are the same, with numbers that are nearly so."""
-    if isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(
-            same(found[name], x) for name, x in expected.items()
-        )
-    if isinstance(expected, list):
-        return len(found) == len(expected) and all(map(same, found, expected))
-    is_number = isinstance(expected, float)
-    return found == (pytest.approx(expected, abs=0.5) if is_number else expected)
+
+    def nearly(x):
+        return pytest.approx(x, abs=0.5) if isinstance(x, float) else x
+
+    tree.assert_same_structure(found, expected)
+    return tree.flatten(found) == [nearly(x) for x in tree.flatten(expected)]
 
 
 @pytest.mark.skipif(

@@ -143,11 +143,15 @@ def test_quantised_models_come_back_from_their_file(mode, names, rng, tmp_path):
     assert modes_of(restored) == modes_of(model)
 
 
-@pytest.mark.parametrize("weighting", ["hard", "sparsemax", "entmax", "mocha"])
-def test_coarse_quantisation_of_a_layer_that_selects_positions_warns(weighting):
+def model_with(weighting):
     value = keras.Input((POSITIONS, VALUE_DIM))
     layer = ka.AdditiveAttention(UNITS, weighting=weighting)
-    model = keras.Model(value, layer(value, value))
+    return keras.Model(value, layer(value, value))
+
+
+@pytest.mark.parametrize("weighting", ["hard", "sparsemax", "entmax", "mocha"])
+def test_coarse_quantisation_of_a_layer_that_selects_positions_warns(weighting):
+    model = model_with(weighting)
 
     with pytest.warns(UserWarning, match="may select other.*Received: mode='int4'"):
         model.quantize("int4")
@@ -158,6 +162,4 @@ def test_coarse_quantisation_of_a_layer_that_selects_positions_warns(weighting):
     [("int8", "hard"), ("int4", "softmax"), ("int4", "monotonic")],
 )
 def test_other_quantisation_does_not_warn(mode, weighting):
-    value = keras.Input((POSITIONS, VALUE_DIM))
-    layer = ka.AdditiveAttention(UNITS, weighting=weighting)
-    keras.Model(value, layer(value, value)).quantize(mode)
+    model_with(weighting).quantize(mode)

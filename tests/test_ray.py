@@ -3,9 +3,11 @@
 The clusters are on this machine. Their nodes are processes.
 """
 
+import contextlib
 import functools
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -222,11 +224,8 @@ def _killed_once(marker, node=False):
         def rows(self, values):
             self.batches += 1
             if self.batches == 2:
-                try:
-                    os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-                except FileExistsError:
-                    pass
-                else:
+                with contextlib.suppress(FileExistsError):
+                    Path(marker).touch(exist_ok=False)
                     os.kill(os.getppid() if node else os.getpid(), signal.SIGKILL)
             return super().rows(values)
 

@@ -67,13 +67,11 @@ def run(cell, inputs, contexts, state, *, split):
     ],
     ids=str,
 )
-def test_equals_the_cell_in_one_piece(gradients, name, options):
+def test_equals_the_cell_in_one_piece(rng, gradients, name, options):
     context, dtype = options.get("context", True), options.get("dtype", "float32")
     atol = 1e-10 if EXACT and dtype == "float64" else 1e-5
     cell_options = {"dtype": dtype, "use_bias": options.get("use_bias", True)}
-    depth = DEPTH + context * CONTEXT_DIM
-    cell = random_cell(name, depth, **cell_options)
-    rng = np.random.default_rng(1)
+    cell = random_cell(name, DEPTH + context * CONTEXT_DIM, **cell_options)
     shapes = [(STEPS, BATCH, DEPTH), (STEPS, BATCH, CONTEXT_DIM)][: 1 + context]
     shapes += [(BATCH, UNITS)] * len(cell.get_initial_state(batch_size=1))
     arrays = [rng.normal(size=shape).astype(dtype) for shape in shapes]

@@ -375,23 +375,16 @@ def test_custom_layers_come_back_from_the_config(inputs, value):
 
 
 def test_a_custom_gate_may_scale_each_feature_of_the_context(inputs, value):
-    cell = ka.AttentionCell(
-        CELLS["lstm"](),
-        ka.LuongAttention("general"),
-        gate=keras.layers.Dense(VALUE_DIM, "relu", bias_initializer=count_up),
-    )
+    gate = keras.layers.Dense(VALUE_DIM, "relu")
+    cell = ka.AttentionCell(CELLS["lstm"](), ka.LuongAttention("general"), gate=gate)
     decoder = ka.AttentionDecoder(cell)
     decoder.build(INPUTS, VALUE)
-    cell.context_gate.kernel.assign(np.zeros((STATE_UNITS, VALUE_DIM)))
+    gate.set_weights([np.zeros((STATE_UNITS, VALUE_DIM)), np.arange(VALUE_DIM)])
 
     found = numpy(decoder(inputs, value))
 
     expected = np.arange(VALUE_DIM) * (found["weights"] @ value)
     np.testing.assert_allclose(found["context"], expected, atol=1e-5)
-
-
-def count_up(shape, dtype=None):
-    return ops.cast(ops.arange(shape[0]), dtype)
 
 
 def test_fit_runs_compiled(rng):

@@ -8,6 +8,7 @@ import hypothesis
 import hypothesis.strategies as st
 import keras
 import numpy as np
+from arrays import numpy
 from keras import ops, tree
 from models import compiled
 
@@ -62,14 +63,9 @@ def random_state(seed, batch=BATCH, vocabulary=VOCABULARY):
     }
 
 
-def random_attention(seed):
-    """Attention weights after each history: sparse, some exactly zero."""
-    rng = np.random.default_rng(seed)
-    attention = rng.dirichlet(np.full(POSITIONS, 0.3), size=HISTORIES)
-    return np.where(attention < 0.01, 0.0, attention).astype("float32")
-
-
-ATTENTION = random_attention(1)
+# Attention weights after each history: sparse, some exactly zero.
+ATTENTION = np.random.default_rng(1).dirichlet(np.full(POSITIONS, 0.3), size=HISTORIES)
+ATTENTION = np.where(ATTENTION < 0.01, 0.0, ATTENTION).astype("float32")
 
 
 def make_step(table, attention=None):
@@ -146,10 +142,6 @@ def to_tensors(nested):
     return tree.map_structure(ops.convert_to_tensor, nested)
 
 
-def to_numpy(result):
-    return tree.map_structure(ops.convert_to_numpy, result)
-
-
 def eagerly(function):
     return function
 
@@ -187,7 +179,7 @@ def runner(name, search, **defaults):
 
     def run(table, state, *, how=quickly, **options):
         options = {"max_length": LENGTH, **defaults, **options}
-        return to_numpy(make_run(search, how, **options)(*to_tensors((table, state))))
+        return numpy(make_run(search, how, **options)(*to_tensors((table, state))))
 
     run.__name__ = name
     return run

@@ -1,6 +1,7 @@
 import hypothesis
 import numpy as np
 import pytest
+from arrays import numpy
 from combinations import quick_first
 from keras import ops, tree
 from search.reference import (
@@ -31,7 +32,6 @@ from search.reference import (
     random_state,
     random_table,
     run_beam,
-    to_numpy,
     to_tensors,
 )
 
@@ -121,7 +121,7 @@ def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping, number, 
         return beam_search(make_step(table), state, limit=limit, **options)
 
     for limit in (1, 3, LENGTH + 1):
-        found = to_numpy(run(*to_tensors((table, state)), number(limit)))
+        found = numpy(run(*to_tensors((table, state)), number(limit)))
         length = min(limit, LENGTH)
         expected = run_beam(table, state, max_length=length, **early)
         for name, empty in (("token_ids", END), ("token_log_probs", 0), ("weights", 0)):
@@ -141,7 +141,7 @@ def test_a_limit_that_is_not_known_counts_as_one_at_least():
         return beam_search(make_step(table), state, limit=limit, **REQUIRED)
 
     none, one = (
-        to_numpy(run(*to_tensors((table, state)), ops.convert_to_tensor(limit)))
+        numpy(run(*to_tensors((table, state)), ops.convert_to_tensor(limit)))
         for limit in ([3, 0], [3, 1])
     )
     assert np.isfinite(none["scores"]).all()
@@ -170,12 +170,12 @@ def test_every_row_may_have_a_limit_of_its_own(options):
     def run(table, state, limit):
         return beam_search(make_step(table, ATTENTION), state, limit=limit, **options)
 
-    found = to_numpy(run(*to_tensors((table, state, limits))))
+    found = numpy(run(*to_tensors((table, state, limits))))
     for row, limit in enumerate(limits):
         expected = run(*to_tensors((table, state, limit)))
         own = tree.map_structure(lambda x, row=row: x[row : row + 1], expected)
         here = {name: x[row : row + 1] for name, x in found.items()}
-        assert_agree(here, to_numpy(own))
+        assert_agree(here, numpy(own))
     assert (found["lengths"].max(axis=1) == np.minimum(limits, LENGTH)).all()
 
 
@@ -206,7 +206,7 @@ def test_nested_state_of_several_ranks_and_dtypes_moves_together():
     options = {"beam_size": BEAM, "length_penalty": PENALTY, **REQUIRED}
     run = quickly(lambda state: beam_search(step, state, **options))
 
-    result = to_numpy(run(to_tensors(state)))
+    result = numpy(run(to_tensors(state)))
 
     for look in np.split(result["weights"], 4, axis=-1):
         assert_sound({**result, "weights": look}, table, plain_state)
@@ -231,7 +231,7 @@ def test_the_search_continues_while_coverage_may_still_grow():
     options |= {"length_penalty": 0.0, "coverage_penalty": 1.0}
     run = quickly(lambda state: beam_search(step, state, **options))
 
-    result = to_numpy(run(ops.zeros((1, 1))))
+    result = numpy(run(ops.zeros((1, 1))))
 
     # After two steps "A end" (-1.5) and "end" (-1.2 + log .25 = -2.6) have finished.
     # "A C" (-3) leads before "B D" (-2 + log .25 = -3.4), which alone may overtake.

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from arrays import numpy
 from keras import ops
 from search.reference import (
     BANNED,
@@ -24,7 +25,6 @@ from search.reference import (
     run_beam,
     run_greedy,
     run_sample,
-    to_numpy,
     to_tensors,
 )
 
@@ -84,7 +84,7 @@ def test_allowed_tokens_may_repeat(n, allowed):
     found = ka.greedy_search(
         step, np.zeros((1, 1), "float32"), constraints=constraints, **options
     )
-    tokens = to_numpy(found)["token_ids"][0, 0].tolist()
+    tokens = numpy(found)["token_ids"][0, 0].tolist()
     grams = [tokens[i : i + n] for i in range(len(tokens) - n + 1)]
     repeated = {gram[-1] for i, gram in enumerate(grams) if gram in grams[:i]}
     assert repeated <= set(allowed)
@@ -191,7 +191,7 @@ class NoRepeatedToken(ka.Constraint):
 def searched(search, constraints, how=eagerly, **options):
     options = {**REQUIRED, "constraints": constraints, **options}
     run = how(lambda table, state: search(make_step(table), state, **options))
-    return to_numpy(run(*to_tensors(language(3, sharpness=0.5))))
+    return numpy(run(*to_tensors(language(3, sharpness=0.5))))
 
 
 @pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search])

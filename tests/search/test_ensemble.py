@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from keras import ops, tree
 from search.reference import (
     ATTENTION,
@@ -23,7 +24,6 @@ from search.reference import (
     random_state,
     random_table,
     run_greedy,
-    to_numpy,
     to_tensors,
 )
 
@@ -41,7 +41,7 @@ def together(table, state, *, weights=None, combine="probabilities", search, **o
         step = ensemble_step(steps, weights=weights, combine=combine)
         return search(step, states, **REQUIRED, **options)
 
-    return to_numpy(run(to_tensors(table), to_tensors(state)))
+    return numpy(run(to_tensors(table), to_tensors(state)))
 
 
 def plain_next(tables, states, combine, row, tokens):
@@ -107,7 +107,7 @@ def test_states_may_be_a_tuple():
     table, state = language(7)
     step = ensemble_step([make_step(ops.convert_to_tensor(table))] * 2)
 
-    found = to_numpy(greedy_search(step, (to_tensors(state),) * 2, **REQUIRED))
+    found = numpy(greedy_search(step, (to_tensors(state),) * 2, **REQUIRED))
 
     alone = run_greedy(table, state)
     np.testing.assert_array_equal(found["token_ids"], alone["token_ids"])

@@ -4,7 +4,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from keras import ops, tree
+from arrays import numpy
+from keras import ops
 
 from keras_attention import beam_search, ensemble_step, greedy_search, sample_search
 
@@ -43,8 +44,7 @@ def run(search, *tables):
 
 
 def found_by(search, step, state):
-    found = search(step, state, start=0, end=END, max_length=3)
-    return tree.map_structure(ops.convert_to_numpy, found)
+    return numpy(search(step, state, start=0, end=END, max_length=3))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -2,10 +2,12 @@
 
 import itertools
 import math
+from functools import partial
 
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from combinations import quick_first
 from keras import ops
 from models import compiled, needs_tensorflow
@@ -24,7 +26,6 @@ from search.reference import (
     random_state,
     random_table,
     run_beam,
-    to_numpy,
     to_tensors,
 )
 
@@ -35,10 +36,10 @@ SMALL, LENGTH = 4, 6
 # Overlapping phrases, one that overlaps with itself, and a row without any.
 PHRASES = [[[3, 3, 0], [0, 1]], []]
 SEARCHES = {
-    "greedy": (ka.greedy_search, {}),
-    "sample": (ka.sample_search, {"samples": BEAM, "seed": 1}),
-    "beam": (ka.beam_search, {"beam_size": BEAM}),
-    "groups": (ka.beam_search, {"beam_size": 4, "beam_groups": 2}),
+    "greedy": ka.greedy_search,
+    "sample": partial(ka.sample_search, samples=BEAM, seed=1),
+    "beam": partial(ka.beam_search, beam_size=BEAM),
+    "groups": partial(ka.beam_search, beam_size=4, beam_groups=2),
 }
 
 
@@ -51,14 +52,14 @@ def contains(tokens, phrase):
 
 def constrained(name, constraints, state, *, seed=3, how=eagerly, **options):
     """The result of a search with constraints."""
-    search, own = SEARCHES[name] if isinstance(name, str) else (name, {})
-    options = {"start": START, "end": END, "max_length": LENGTH, **own, **options}
+    search = SEARCHES[name] if isinstance(name, str) else name
+    options = {"start": START, "end": END, "max_length": LENGTH, **options}
 
     def find(table, state):
         return search(make_step(table), state, constraints=constraints, **options)
 
     table = random_table(seed, state["offset"].shape[-1])
-    return to_numpy(how(find)(*to_tensors((table, state))))
+    return numpy(how(find)(*to_tensors((table, state))))
 
 
 def searched(name, phrases, *, seed=3, others=(), size=SMALL, **options):
@@ -303,7 +304,7 @@ def test_a_graph_takes_phrases_of_any_sizes(jit_compile, sizes):
     others = [phrases[:, 1:, :2], phrases[:, :0], phrases[..., :0]]
     for given in (phrases, *([] if 2 in sizes else others)):
         expected, _, state = searched("beam", given, max_length=7)
-        found = to_numpy(search(given, state["code"]))
+        found = numpy(search(given, state["code"]))
         np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
 
 
@@ -411,7 +412,7 @@ def test_a_graph_of_one_row_takes_any_number_of_phrases():
     for count in (1, 2, 0):
         phrases = np.array([[[3, 0], [1, -1]][:count]], "int32").reshape(1, count, 2)
         begins = np.array([[2, 0][:count]], "int32")
-        found = to_numpy(run(phrases, begins, np.full((1, 1, 1), 3, "int32")))
+        found = numpy(run(phrases, begins, np.full((1, 1, 1), 3, "int32")))
         tokens = hypotheses(found, 0)[0]
         assert tokens.count(3) == (count > 0)
         assert not count or tokens[2:4] == (3, 0)

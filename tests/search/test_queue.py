@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from arrays import numpy
 from keras import tree
 from search.reference import (
     ATTENTION,
@@ -22,7 +23,6 @@ from search.reference import (
     quickly,
     random_state,
     random_table,
-    to_numpy,
     to_tensors,
 )
 
@@ -89,7 +89,7 @@ def all_at_once(options):
         common["constraints"] = make_constraints(memory)
         return ka.beam_search(make_step_over(memory), state, **common)
 
-    return to_numpy(run(*to_tensors((*long_list(), BY_ROW[options]))))
+    return numpy(run(*to_tensors((*long_list(), BY_ROW[options]))))
 
 
 @pytest.mark.parametrize(

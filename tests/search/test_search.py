@@ -4,6 +4,7 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
+from arrays import numpy
 from combinations import covering, quick_first
 from keras import ops
 from models import needs_tensorflow
@@ -33,7 +34,6 @@ from search.reference import (
     run_beam,
     run_greedy,
     run_sample,
-    to_numpy,
     to_tensors,
 )
 
@@ -145,12 +145,12 @@ def test_half_precision_by_default_leaves_integers(set_floatx):
     found_tensors = found["lengths"], found["token_ids"]
     for x in (cache["length"], parts, places, limit, *found_tensors):
         assert keras.backend.standardize_dtype(x.dtype) == "int32"
-    assert (to_numpy(found)["token_ids"][:, 0, 0] == [3, 5]).all()
+    assert (numpy(found)["token_ids"][:, 0, 0] == [3, 5]).all()
 
 
 @pytest.mark.parametrize("limit", [2**40, np.array([2**40])], ids=["one", "row"])
 def test_a_limit_may_exceed_the_integers_of_a_tensor(limit):
-    assert to_numpy(checked_limit(limit, 5, 1)).max() == 5
+    assert numpy(checked_limit(limit, 5, 1)).max() == 5
 
 
 @pytest.mark.exhaustive
@@ -161,7 +161,7 @@ def test_half_precision_by_default_does_not_draw_fewer_tokens(half, set_floatx):
     state = np.zeros((1, 1), "float32")
     options = {"start": START, "end": END, "max_length": 1, "samples": 2003}
 
-    found = to_numpy(ka.sample_search(uniform_step(5003), state, seed=1, **options))
+    found = numpy(ka.sample_search(uniform_step(5003), state, seed=1, **options))
 
     assert len(np.unique(found["token_ids"])) > 1500
 
@@ -265,7 +265,7 @@ def test_the_loop_ends_when_all_rows_are_done(search, needed):
 
     def count_steps(state):
         calls.clear()
-        to_numpy(run(to_tensors(state)))
+        numpy(run(to_tensors(state)))
         if BACKEND == "jax":
             import jax
 
@@ -369,7 +369,7 @@ def test_known_positions_save_a_call_of_the_step(search):
     def run(**known):
         calls.clear()
         found = search(step, to_tensors(random_state(74)), **REQUIRED, **known)
-        return to_numpy(found), len(calls)
+        return numpy(found), len(calls)
 
     expected, count = run()
     found, count_with_positions = run(positions=POSITIONS)
@@ -394,7 +394,7 @@ def test_positions_are_known_where_those_of_the_step_are_not(positions):
 
     unknown = tf.TensorSpec([HISTORIES, None], tf.float32)
     traced = tf.function(lambda x: search(x, positions), input_signature=[unknown])
-    assert_agree(to_numpy(traced(attention)), to_numpy(search(attention, None)))
+    assert_agree(numpy(traced(attention)), numpy(search(attention, None)))
 
 
 @every_search
