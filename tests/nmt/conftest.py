@@ -16,18 +16,10 @@ from keras_attention_apps.nmt.text import Subwords
 from keras_attention_apps.nmt.training.back_translation import Sampler
 from programs import begin_training
 
-WORDS = {
-    "the": "le",
-    "a": "un",
-    "red": "rouge",
-    "big": "grand",
-    "old": "vieux",
-    "dog": "chien",
-    "cat": "chat",
-    "bird": "oiseau",
-    "sees": "voit",
-    "likes": "aime",
-}
+ADJECTIVES = {"red": "rouge", "big": "grand", "old": "vieux"}
+NOUNS = {"dog": "chien", "cat": "chat", "bird": "oiseau"}
+VERBS = {"sees": "voit", "likes": "aime"}
+WORDS = {"the": "le", "a": "un", **ADJECTIVES, **NOUNS, **VERBS}
 TINY = {
     "embedding_units": 12,
     "units": 14,
@@ -46,7 +38,7 @@ def translate(words):
     """Translate word by word; adjectives come after their nouns."""
     turned, waiting = [], []
     for word in words:
-        if word in ("red", "big", "old"):
+        if word in ADJECTIVES:
             waiting.append(word)
         else:
             turned.append(word)
@@ -58,13 +50,10 @@ def translate(words):
 
 
 def sentences():
-    things = list(
-        itertools.product(("the", "a"), ("red", "big", "old"), ("dog", "cat", "bird"))
-    )
+    things = list(itertools.product(("the", "a"), ADJECTIVES, NOUNS))
     for i, subject in enumerate(things):
-        for verb in ("sees", "likes"):
-            for step in (1, 5, 8):
-                yield (*subject, verb, *things[(i + step) % len(things)])
+        for verb, step in itertools.product(VERBS, (1, 5, 8)):
+            yield (*subject, verb, *things[(i + step) % len(things)])
 
 
 def write_corpus(folder, training, validation):
@@ -88,8 +77,8 @@ def few(tmp_path_factory):
     """Ten short pairs for training and two for validation, laid out like `corpus`."""
     every = [
         ("the", one, verb, "a", other)
-        for one, other in itertools.permutations(("dog", "cat", "bird"), 2)
-        for verb in ("sees", "likes")
+        for one, other in itertools.permutations(NOUNS, 2)
+        for verb in VERBS
     ]
     return write_corpus(tmp_path_factory.mktemp("few"), every[2:], every[:2])
 

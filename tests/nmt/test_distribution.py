@@ -2,24 +2,15 @@ import distributed
 import pytest
 from programs import training
 
-from .trainings import SIZES
+from .trainings import PLAN, SIZES
 
 # They take minutes: several processes, each of which compiles.
 pytestmark = pytest.mark.slow
 
 # On TensorFlow, dropout draws other numbers on each of several devices.
-OPTIONS = {
-    "pair": "en-fr",
-    **SIZES,
-    "epochs": 2,
-    "self-critical-epochs": 1,
-    "average": 2,
-    "learning-rate": 1e-2,
-    "warm-up": 3,
-    "model.dropout": 0,
-    "model.context-dropout": 0,
-    "model.output-dropout": 0,
-}
+NO_DROPOUT = {f"model.{x}": 0 for x in ("dropout", "context-dropout", "output-dropout")}
+OPTIONS = {"pair": "en-fr", **SIZES, **PLAN, **NO_DROPOUT}
+OPTIONS |= {"epochs": 2, "self-critical-epochs": 1}
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +30,10 @@ def train(corpus, tmp_path_factory):
 @pytest.mark.parametrize("backend", distributed.BACKENDS)
 def test_two_devices_have_the_losses_of_one(backend, train, on_one_device):
     two = train(backend, devices=2)
-
     # On JAX, rounding may change a sample of self-critical training.
     tolerance = 1e-4 if backend == "tensorflow" else 1e-3
     distributed.assert_equal(two, on_one_device[backend], tolerance)
 
 
 def test_two_hosts_have_the_losses_of_one(train, on_one_device):
-    two = train("jax", hosts=2)
-
-    distributed.assert_equal(two, on_one_device["jax"], 1e-3)
+    distributed.assert_equal(train("jax", hosts=2), on_one_device["jax"], 1e-3)

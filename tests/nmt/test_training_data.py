@@ -16,14 +16,11 @@ def test_one_pair_is_trained_on(echoed, eager, tmp_path):
     for name, text in (("source", "the red dog\n"), ("target", "le chien rouge\n")):
         (tmp_path / name).write_text(text)
         files |= {name: tmp_path / name, f"valid-{name}": tmp_path / name}
-    flags = small(tmp_path, tmp_path / "run", **files, **{"model.max-length": 12})
-    for name in ("--data", "--pair"):
-        place = flags.index(name)
-        del flags[place : place + 2]
-    assert main([*flags, "--subword-dropout", "0.5"]) == 0
+    options = {"pair": None, "model.max-length": 12, "subword-dropout": 0.5}
+    assert main(small(None, tmp_path / "run", **files, **options)) == 0
 
-    *epochs, _ = history(tmp_path / "run")
-    assert len(epochs) == 2
+    # Two epochs, and their average.
+    assert len(history(tmp_path / "run")) == 3
 
 
 def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch, begin):
@@ -44,20 +41,16 @@ def test_short_text_is_validated_by_chrf(corpus, tmp_path, capsys, monkeypatch, 
 
 
 def test_pairs_that_are_left_out_are_counted(few, tmp_path, capsys, begin):
-    for name in ("train", "val"):
-        source, target = lines(few / f"{name}.en"), lines(few / f"{name}.fr")
-        source += ["the dog " * 9, ""]
-        target += ["le chien " * 9, "le chien"]
-        (tmp_path / f"{name}.en").write_text("\n".join(source) + "\n")
-        (tmp_path / f"{name}.fr").write_text("\n".join(target) + "\n")
+    for path in few.iterdir():
+        added = f"{'dog ' * 9}\n\n" if path.suffix == ".en" else f"{'chien ' * 9}\nle\n"
+        (tmp_path / path.name).write_text(path.read_text() + added)
     begin(small(tmp_path, tmp_path / "run"))
 
     out = capsys.readouterr().out
     assert "; 1 left out with an empty side; 1 left out with more than 8 sub" in out
-    changes = {"model.max-length": 2}
-    assert main(small(few, tmp_path / "other", **changes)) == 2
-    err = capsys.readouterr().err
-    assert "every pair has a side of more subwords than max_length, 2" in err
+    assert main(small(few, tmp_path / "other", **{"model.max-length": 2})) == 2
+    expected = "every pair has a side of more subwords than max_length, 2"
+    assert expected in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 
@@ -78,13 +71,7 @@ def test_another_text_is_refused(corpus, tmp_path, capsys, begin):
 def test_pairs_are_held_out_where_there_is_no_validation(
     untrained_copies, few, tmp_path, capsys
 ):
-    changes = {"source": few / "train.en", "target": few / "train.fr"}
-    flags = small(few, tmp_path / "run", epochs=1, **changes)
-    for name in ("--data", "--pair"):
-        place = flags.index(name)
-        del flags[place : place + 2]
-    assert main(flags) == 0
-
-    assert (
-        "9 pairs of sentences for training; 1 pair for val" in capsys.readouterr().out
-    )
+    files = {"source": few / "train.en", "target": few / "train.fr"}
+    assert main(small(None, tmp_path / "run", pair=None, epochs=1, **files)) == 0
+    expected = "9 pairs of sentences for training; 1 pair for val"
+    assert expected in capsys.readouterr().out

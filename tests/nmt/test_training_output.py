@@ -11,6 +11,8 @@ from keras_attention_apps.nmt.training import train as training
 
 from .trainings import command, contents, small
 
+pytestmark = pytest.mark.usefixtures("untrained_copies")
+
 
 @pytest.mark.parametrize("name", ["checkpoints", "model"])
 def test_a_folder_with_other_contents_is_refused(tmp_path, name, capsys):
@@ -27,7 +29,6 @@ def test_a_folder_with_other_contents_is_refused(tmp_path, name, capsys):
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path, name, capsys):
     (tmp_path / name).write_text("mine")
     assert main(command("nowhere", tmp_path)) == 2
-
     assert f"Received a file: '{tmp_path / name}'" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
@@ -44,9 +45,7 @@ def test_a_training_that_fails_at_once_deletes_nothing(
     assert contents(tmp_path) == before
 
 
-def test_models_of_another_training_are_not_used(
-    untrained_copies, few, model_folder, tmp_path
-):
+def test_models_of_another_training_are_not_used(few, model_folder, tmp_path):
     output = tmp_path / "run"
     names = ["epoch-0001", "epoch-0002", ".part-7-epoch-0003", ".old-7-epoch-0003"]
     for name in (*names, "epoch-of-mine", ".part-7-mine"):
@@ -57,26 +56,20 @@ def test_models_of_another_training_are_not_used(
     (output / "subwords.model").write_bytes(other.content)
     assert main(small(few, output, epochs=1, average=0)) == 0
 
-    translator = Translator.from_preset(output / "model")
-    assert "\u2581the" in translator.tokenizer.pieces
+    assert "\u2581the" in Translator.from_preset(output / "model").tokenizer.pieces
     left = {folder.name for folder in (output / "epochs").iterdir()}
     assert left == {"epoch-0004", "epoch-of-mine", ".part-7-mine"}
 
 
-def test_only_its_own_epochs_are_averaged_and_removed(
-    untrained_copies, few, tmp_path, model_folder
-):
+def test_only_its_own_epochs_are_averaged_and_removed(few, tmp_path, model_folder):
     shutil.copytree(model_folder, tmp_path / "epochs" / "epoch-of-mine")
     before = contents(tmp_path / "epochs")
     assert main(small(few, tmp_path)) == 0
-
     assert contents(tmp_path / "epochs") == before
 
 
 @pytest.mark.exhaustive
-def test_the_average_is_kept_where_the_best_epoch_is_equal(
-    untrained_copies, few, tmp_path, monkeypatch
-):
+def test_the_average_is_kept_where_the_best_epoch_is_equal(few, tmp_path, monkeypatch):
     scores = {"bleu": 0.0, "chrf": 0.0}
     monkeypatch.setattr(training, "translation_scores", lambda *_: (scores, {}))
     assert main(small(few, tmp_path)) == 0
@@ -88,13 +81,13 @@ def test_the_average_is_kept_where_the_best_epoch_is_equal(
 
 
 @pytest.mark.exhaustive
-def test_where_bleu_is_zero_chrf_decides(untrained_copies, few, tmp_path, monkeypatch):
+def test_where_bleu_is_zero_chrf_decides(few, tmp_path, monkeypatch):
     chrf = iter([5.0, 9.0, 3.0, 8.0])
-    monkeypatch.setattr(
-        training,
-        "translation_scores",
-        lambda *_: ({"bleu": 0.0, "chrf": next(chrf)}, {}),
-    )
+
+    def score(*_):
+        return {"bleu": 0.0, "chrf": next(chrf)}, {}
+
+    monkeypatch.setattr(training, "translation_scores", score)
     averaged, average = [], training.average_models
 
     def record(folders, load):
@@ -111,7 +104,7 @@ def test_where_bleu_is_zero_chrf_decides(untrained_copies, few, tmp_path, monkey
 
 
 def test_epochs_stay_until_their_average_is_recorded(
-    untrained_copies, few, tmp_path, capsys, monkeypatch
+    few, tmp_path, capsys, monkeypatch
 ):
     def die(folder):
         epochs = list(folder.glob("epoch-*"))

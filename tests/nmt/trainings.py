@@ -4,39 +4,26 @@ import json
 
 from programs import training
 
-SIZES = {
-    "vocabulary-size": 340,
-    "batch-tokens": 300,
-    "min-steps": 1,
-    "model.embedding-units": 12,
-    "model.units": 14,
-    "model.encoder-units": 7,
-    "model.attention-units": 5,
-    "model.encoder-layers": 1,
-    "model.decoder-layers": 1,
-    "model.max-length": 20,
+from .conftest import TINY
+
+SIZES = {"vocabulary-size": 340, "batch-tokens": 300, "min-steps": 1} | {
+    f"model.{name.replace('_', '-')}": size
+    for name, size in TINY.items()
+    if name not in ("heads", "length_ratio")
 }
+PLAN = {"average": 2, "learning-rate": 1e-2, "warm-up": 3}
 
 
 def command(corpus, output, **changes):
-    options = {
-        "data": corpus,
-        "pair": "en-fr",
-        "output": output,
-        **SIZES,
-        "epochs": 3,
-        "average": 2,
-        "learning-rate": 1e-2,
-        "warm-up": 3,
-        "ema-momentum": 0.5,
-    }
-    options = {**options, **changes}
+    """Return the command of a training; an option that is `None` is left out."""
+    options = {"data": corpus, "pair": "en-fr", "output": output, **SIZES}
+    options = {**options, **PLAN, "epochs": 3, "ema-momentum": 0.5, **changes}
     attention = options.get("model.attention", "bahdanau")
     if attention == "self-attention":
         del options["model.encoder-units"]
     if attention in ("self-attention", "luong"):
         del options["model.attention-units"]
-    return training(options)
+    return training({name: x for name, x in options.items() if x is not None})
 
 
 def small(few, output, **changes):
@@ -55,5 +42,4 @@ def contents(folder):
 
 
 def history(folder):
-    text = (folder / "checkpoints" / "progress.json").read_text()
-    return json.loads(text)["history"]
+    return json.loads((folder / "checkpoints" / "progress.json").read_text())["history"]
