@@ -50,9 +50,8 @@ def test_tensors_have_the_same_numbers(subwords, copying, rng):
 
     expected = np.array([copying.numbers(row) for row in rows])
     np.testing.assert_array_equal(ops.convert_to_numpy(numbers), expected)
-    for row, own, begin, extended in zip(
-        rows, expected, ops.convert_to_numpy(begins), ids, strict=True
-    ):
+    arrays = rows, expected, ops.convert_to_numpy(begins), ids
+    for row, own, begin, extended in zip(*arrays, strict=True):
         firsts = [int(np.argmax(own == n)) for n in range(own.max() + 1)]
         assert np.nonzero(begin)[0].tolist() == firsts
         assert (extended[firsts] - len(subwords)).tolist() == list(range(len(firsts)))
@@ -128,8 +127,7 @@ def test_steps_equal_the_pass(translator, inputs):
     state = tree.map_structure(lambda x: x[:, None], state)
 
     for t in range(inputs["target"].shape[1] - 1):
-        token_ids = tensors["target"][:, None, t]
-        log_probs, state, _ = network.step(token_ids, state, memory)
+        log_probs, state, _ = network.step(tensors["target"][:, None, t], state, memory)
         found = np.exp(ops.convert_to_numpy(log_probs)[:, 0])
         assert_close(found, np.exp(expected[:, t]))
 

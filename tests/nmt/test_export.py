@@ -31,10 +31,12 @@ def answers(folder, batches):
 
     serve = tf.saved_model.load(folder).signatures["serving_default"]
     batches = [[x.encode("utf-8", "surrogateescape") for x in y] for y in batches]
-    found = [serve(sentences=tf.constant(batch, tf.string)) for batch in batches]
     return [
-        {name: strings(x.numpy().tolist()) for name, x in result.items()}
-        for result in found
+        {
+            name: strings(x.numpy().tolist())
+            for name, x in serve(sentences=tf.constant(batch, tf.string)).items()
+        }
+        for batch in batches
     ]
 
 
@@ -47,13 +49,8 @@ found = answers(sys.argv[1], json.loads(sys.argv[2]))
 assert not any(name.startswith("keras_attention") for name in sys.modules)
 print(json.dumps(found))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, folder, json.dumps(batches)],
-        capture_output=True,
-        cwd=folder,
-        check=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-c", program, folder, json.dumps(batches)]
+    return json.loads(subprocess.check_output(command, cwd=folder).splitlines()[-1])
 
 
 SENTENCES = [
@@ -87,19 +84,15 @@ def test_a_served_model_gives_the_translations_of_python(
 
     from keras_attention_apps.nmt.inference import Translator
 
-    translator = Translator.from_preset(model_folder)
-    expected = translator.translate(SENTENCES)
+    expected = Translator.from_preset(model_folder).translate(SENTENCES)
     assert several["translation"] == [found.text for found in expected]
     assert single["translation"] == several["translation"][:1]
     for row, found in enumerate(expected):
-        tokens = [token for token in several["subwords"][row] if token]
-        source = [token for token in several["source_subwords"][row] if token]
-        assert (
-            "".join(source)
-            .replace("\u2581", "")
-            .startswith("".join(found.source_words[:1]))
-            or not source
+        tokens, source = (
+            [*filter(None, several[x][row])] for x in ("subwords", "source_subwords")
         )
+        text = "".join(source).replace("\u2581", "")
+        assert text.startswith("".join(found.source_words[:1])) or not source
         assert bool(tokens) == bool(found.words)
         attention = np.array(several["attention"][row])
         assert not attention[len(tokens) :].any()
@@ -138,11 +131,8 @@ def test_the_graph_cleans_text_as_python_does(code_points):
     for place in places:
         texts = [place.format(chr(point)) for point in code_points]
         found = cleaned(tf.constant([text.encode() for text in texts])).numpy()
-        other = [
-            point
-            for point, text, got in zip(code_points, texts, found, strict=True)
-            if clean(text) != got.decode()
-        ]
+        pairs = zip(code_points, map(clean, texts), found, strict=True)
+        other = [point for point, text, got in pairs if text != got.decode()]
         # Python does not reorder accents that are newer than its version of Unicode.
         assert {unicodedata.category(chr(point)) for point in other} <= {"Cn"}
         assert len(other) < 50

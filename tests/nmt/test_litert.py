@@ -60,9 +60,7 @@ def test_browsers_can_read_all_outputs(exported):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_translations_are_those_of_keras(
-    cached_models, exported, model_folder, threads
-):
+def test_translations_are_as_on_keras(cached_models, exported, model_folder, threads):
     lite = LiteTranslator(exported, threads=threads)
     options = {"n_best": 3, **SEARCH}
     expected = Translator.from_preset(model_folder).translate_each(SENTENCES, **options)
@@ -101,40 +99,22 @@ print(json.dumps([code, [x for x in sys.modules if x in ("keras", "tensorflow")]
 """
 
 
-def run(*arguments, lines=""):
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, *map(str, arguments)],
-        capture_output=True,
-        input=lines,
-        text=True,
-        check=True,
-    )
-    *lines, last = done.stdout.splitlines()
-    code, modules = json.loads(last)
-    return code, modules, lines
-
-
 def test_the_command_needs_no_keras(cached_models, exported, model_folder, tmp_path):
-    folder = tmp_path / "model"
+    folder, plots = tmp_path / "model", tmp_path / "plots"
     shutil.copytree(model_folder, folder)
     shutil.copy(exported, folder / "model.tflite")
-    plots = ["--plot", tmp_path / "plots", "--json"]
-    code, modules, lines = run(
-        "translate",
-        "--model",
-        folder,
-        *plots,
-        *OPTIONS,
-        lines="".join(f"{x}\n" for x in SENTENCES[:3]),
-    )
-    assert (code, modules, len(lines)) == (0, [], 3)
+    options = ["--json", f"--model={folder}", f"--plot={plots}", *OPTIONS]
+    command = [sys.executable, "-c", RUN, "translate", *options]
+    text = "".join(f"{x}\n" for x in SENTENCES[:3])
+    *lines, last = subprocess.check_output(command, input=text, text=True).splitlines()
+    assert json.loads(last) == [0, []]
     expected = Translator.from_preset(model_folder).translate(SENTENCES[:3], **SEARCH)
     for line, translation in zip(lines, expected, strict=True):
         entry = json.loads(line)
         assert entry["translation"] == translation.text
         assert entry["words"] == translation.words
         assert entry["score"] == pytest.approx(translation.score, abs=2e-4)
-    assert any((tmp_path / "plots").iterdir())
+    assert any(plots.iterdir())
 
 
 def test_scores_are_those_of_keras(exported, corpus, model_folder, capsys):
@@ -143,10 +123,3 @@ def test_scores_are_those_of_keras(exported, corpus, model_folder, capsys):
     lite = capsys.readouterr().out.removeprefix(str(exported))
     assert main(["evaluate", *options, "--model", str(model_folder), *OPTIONS]) == 0
     assert lite == capsys.readouterr().out.removeprefix(str(model_folder))
-
-
-def test_a_captioner_is_no_translator(exported, capsys, tmp_path):
-    from keras_attention_apps.captioner.main import main as captioner
-
-    assert captioner(["caption", "x.jpg", "--model", str(exported)]) == 2
-    assert "expected a captioner" in capsys.readouterr().err

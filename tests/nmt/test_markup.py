@@ -10,6 +10,7 @@ from keras_attention_apps.common.files import decoded
 from keras_attention_apps.nmt import markup
 from keras_attention_apps.nmt.main import main
 
+pytestmark = pytest.mark.usefixtures("cached_models", "echoed")
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -217,9 +218,7 @@ def test_encodings_are_kept(data, is_html, expected):
     assert other == ("&#19968;" if expected[0] is None and is_html else "\u4e00")
 
 
-def test_the_command_translates_a_page(
-    model_folder, cached_models, echoed, tmp_path, capsys
-):
+def test_the_command_translates_a_page(model_folder, tmp_path, capsys):
     page, out = tmp_path / "page.html", tmp_path / "out.html"
     page.write_text("<p>the <b>red</b> dog</p>", encoding="utf-8")
     model = ["--model", str(model_folder)]
@@ -245,9 +244,7 @@ def test_the_command_translates_a_page(
     assert lines[:2] == ["1", "00:00:01,000 --> 00:00:02,000"] and len(lines) >= 3
 
 
-def test_the_commands_of_the_manual_run(
-    model_folder, cached_models, echoed, tmp_path, monkeypatch, capsys
-):
+def test_the_commands_of_the_manual_run(model_folder, tmp_path, monkeypatch):
     text = (DOCS / "markup.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     files = re.findall(r"^`(\S+)`:\n\n```\w*\n(.*?)```", text, re.M | re.S)
