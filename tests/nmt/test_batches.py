@@ -82,7 +82,6 @@ def test_an_epoch_depends_on_its_number_alone(pairs, subwords):
 def test_bpe_dropout_of_the_source(pairs, subwords):
     drawn = zip(*tokens(batches(pairs, subwords)), strict=True)
     source, target = (set(map(tuple, ids)) for ids in drawn)
-
     assert source != set(map(tuple, subwords.encode_all(pairs.source)))
     assert target == set(map(tuple, subwords.encode_all(pairs.target)))
 
@@ -134,7 +133,6 @@ def test_dropout_makes_no_pair_too_long(pairs, subwords, longest):
 def test_the_first_batches_share_no_size(pairs, subwords):
     dataset = batches(pairs, subwords)
     (first,), (second,) = dataset[0], dataset[1]
-
     for name, array in first.items():
         assert array.shape[1] > second[name].shape[1]
 

@@ -20,7 +20,6 @@ def write(path, content):
 
 def test_lines_end_with_line_feeds_only(tmp_path):
     path = write(tmp_path / "text", "\ufeffone\r\n two\u2028half \n\nfour\x0b\x0c!")
-
     assert read_lines(path) == ["one\r", " two\u2028half ", "", "four\x0b\x0c!"]
 
 

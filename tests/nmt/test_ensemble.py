@@ -23,8 +23,7 @@ def test_probabilities_and_alignments_are_the_mean(eager, translator, other):
         memory, state = model.network.begin({"source": source}, 8)
         # One hypothesis of each sentence.
         state = keras.tree.map_structure(lambda x: x[:, None], state)
-        token = np.full((2, 1), 6)
-        log_probs, _, weights = model.network.step(token, state, memory)
+        log_probs, _, weights = model.network.step(np.full((2, 1), 6), state, memory)
         return np.exp(numpy(log_probs)), numpy(weights)
 
     found = first_step(Translator.ensemble([translator, other]))

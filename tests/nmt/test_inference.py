@@ -46,7 +46,6 @@ def test_translations_come_in_order_whatever_the_batches(model_folder, cached_mo
 
 def test_a_model_without_attention_aligns_nothing(eager, subwords):
     found = untrained(subwords, "none").translate("the red dog")
-
     assert found.words and found.weights.shape == (len(found.words), 3)
     assert not found.weights.any()
 
@@ -56,11 +55,6 @@ def test_the_command_prints_the_same(model_folder, cached_models, capsys):
     assert main(command) == 0
     expected = Translator.from_preset(model_folder).translate(LINES[0], beam_size=2)
     assert capsys.readouterr().out == f"{expected.text}\n"
-
-
-def test_a_single_sentence_is_not_several(translator):
-    with pytest.raises(UserError, match=r"such as a list\. Received one: 'the dog'"):
-        next(translator.translate_each("the dog"))
 
 
 def test_invalid_options_of_a_model_are_refused(model_folder):
@@ -95,11 +89,9 @@ def test_words_of_scripts_without_spaces_are_aligned(unspaced_subwords, monkeypa
 def test_compiled_search_finds_the_same(translator):
     parts = translator.config, translator.tokenizer, translator.network
     compiled = Translator(*parts, jit_compile=True)
-    lines = LINES[:4]
-    expected = translator.translate(lines, beam_size=2)
-
     # Three sentences, so one row of padding.
-    found = compiled.translate(lines, beam_size=2)
+    both = translator, compiled
+    expected, found = (x.translate(LINES[:4], beam_size=2) for x in both)
 
     assert_same_results(found, expected)
     (search,) = compiled._search_models.values()
@@ -120,14 +112,12 @@ def test_half_precision_translates_about_the_same(eager, model_folder):
 
 def test_an_empty_sentence_has_an_empty_translation(translator):
     nothing = translator.translate(" \t")
-
     assert (nothing.text, nothing.words, nothing.alignment) == ("", [], [])
     assert nothing.log_probability == 0 and not nothing.cut
 
 
 def test_a_very_long_sentence_is_cut(translator, echoed):
     found = translator.translate("dog " * 10_000)
-
     assert found.cut
     assert 0 < len(found.source_words) < 20
     assert set(found.source_words) == {"dog"}
@@ -135,17 +125,22 @@ def test_a_very_long_sentence_is_cut(translator, echoed):
 
 def test_a_huge_text_is_cut_before_it_is_tokenized(subwords, monkeypatch):
     monkeypatch.setattr(text, "MAX_CHARACTERS", 9)
-
     assert subwords.encode("a dog runs") == subwords.encode("a dog run")
     assert subwords.encode_all(["a dog runs"]) == [subwords.encode("a dog run")]
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])
 def test_a_batch_has_at_least_one_sentence(translator, batch_size):
-    with pytest.raises(ValueError, match=f"at least 1. Received: {batch_size}"):
-        translator.translate(LINES, batch_size=batch_size)
-    with pytest.raises(ValueError, match=f"at least 1. Received: {batch_size}"):
-        translator.translate(LINES[0], batch_size=batch_size)
+    for lines in (LINES, LINES[0]):
+        with pytest.raises(ValueError, match=f"at least 1. Received: {batch_size}"):
+            translator.translate(lines, batch_size=batch_size)
+
+
+def test_wrong_arguments_are_refused(translator):
+    with pytest.raises(UserError, match=r"such as a list\. Received one: 'the dog'"):
+        next(translator.translate_each("the dog"))
+    with pytest.raises(UserError, match="n_best must be between 1 and beam_size, 2"):
+        next(translator.translate_each(["x"], beam_size=2, n_best=3))
 
 
 def test_the_length_ratio_limits_translations(translator):
@@ -157,19 +152,13 @@ def test_the_length_ratio_limits_translations(translator):
     assert (longest(0.0), longest(None)) == (16, 20)
 
 
-def test_there_are_at_most_as_many_translations_as_hypotheses(translator):
-    with pytest.raises(UserError, match="n_best must be between 1 and beam_size, 2"):
-        next(translator.translate_each(["x"], beam_size=2, n_best=3))
-
-
 def test_half_precision_is_saved_and_loaded(translator, model_folder):
     loaded = Translator.from_preset(model_folder)
 
     assert loaded.config == translator.config
     assert loaded.tokenizer.content == translator.tokenizer.content
-    for one, other in zip(
-        loaded.network.get_weights(), translator.network.get_weights(), strict=True
-    ):
+    weights = (x.network.get_weights() for x in (loaded, translator))
+    for one, other in zip(*weights, strict=True):
         np.testing.assert_allclose(one, other, rtol=1 / 200, atol=1e-6)
 
 

@@ -124,7 +124,6 @@ def test_the_loss_is_that_of_a_token():
 
 def test_without_attention_only_a_summary_is_known():
     memory, _ = network_of(NETWORKS[-1]).begin(tensors(sentences()), MAX_LENGTH)
-
     assert memory["decoder"]["values"].shape == (BATCH, 1, 14)
 
 

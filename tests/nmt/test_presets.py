@@ -12,7 +12,6 @@ pytestmark = pytest.mark.usefixtures("cached_models", "freed_models", "eager")
 
 def test_there_is_one_of_each_kind():
     kinds = {Translator.read_config(name).attention for name in NAMES}
-
     assert kinds == {"bahdanau", "luong", "self-attention"}
 
 

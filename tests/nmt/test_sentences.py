@@ -47,7 +47,6 @@ from keras_attention_apps.nmt.translations import BaseTranslator, Translation
 )
 def test_sentences_of_a_line(sentences):
     unspaced = "你" in sentences[0]
-
     assert split_sentences(("" if unspaced else " ").join(sentences)) == sentences
 
 
@@ -141,7 +140,6 @@ def test_best_translations_of_a_line_have_the_best_mean_scores():
 
 def test_a_line_is_not_split_on_request():
     found = Doubling().translate(LINES, split=False)
-
     texts = ["ONE DOG. A CAT RUNS!", "ONE TWO THREE FOUR FIVE"]
     assert [one.text for one in found][::3] == texts
 
@@ -150,7 +148,6 @@ def test_with_a_batch_size_of_one_a_line_is_translated_before_the_next_is_read()
     read = []
     lines = (read.append(line) or line for line in LINES)
     next(Doubling().translate_each(lines, batch_size=1))
-
     assert len(read) == 1
 
 

@@ -103,7 +103,6 @@ def test_one_text_is_answered_by_one(address, translator):
 def test_every_text_of_a_list_has_its_own_language(address):
     texts = ["Two women sing in the park.", "Zwei Frauen singen im Park."]
     answer = translate(address, texts, source="auto").json()
-
     assert [x["language"] for x in answer["detectedLanguage"]] == ["en", "de"]
     assert answer["translatedText"] == ["Zwei Frauen singen im Park."] * 2
 
@@ -111,7 +110,6 @@ def test_every_text_of_a_list_has_its_own_language(address):
 def test_line_breaks_stay(address, translator):
     first, second = translator.translate(SENTENCES[:2])
     text = f"{SENTENCES[0]}\n\n{SENTENCES[1]}\r\n"
-
     answer = translate(address, text).json()["translatedText"]
     assert answer == f"{first.text}\n\n{second.text}\n"
 
@@ -149,7 +147,6 @@ def test_sentences_that_are_too_long_lose_nothing(monkeypatch):
 
 def test_a_word_that_is_too_long_stays(address):
     word = "x" * 900
-
     assert translate(address, word).json()["translatedText"] == word
 
 
@@ -190,7 +187,6 @@ def test_html_keeps_its_tags(address, translator):
 )
 def test_a_wrong_value_is_answered_with_the_reason(address, values, error):
     answer = translate(address, **{"q": "A dog runs.", **values})
-
     assert error_of(answer, 400).startswith(error)
 
 
@@ -204,7 +200,6 @@ def test_a_wrong_key_is_refused(address):
 @pytest.mark.parametrize("kind", ["text", "html"])
 def test_any_characters_are_answered(address, text, kind):
     answer = translate(address, text, source="auto", format=kind)
-
     assert answer.status_code == 200, answer.text
 
 

@@ -81,7 +81,6 @@ def test_no_space_is_lost_or_added_between_words(unspaced_subwords):
 def test_characters_that_lack_bytes_break_no_other(subwords):
     mark, *token_ids, _ = subwords.encode("手机")
     words, places = subwords.words([mark, *token_ids[:2], *token_ids, *token_ids[1:]])
-
     assert words == ["\ufffd\ufffd", "手", "机\ufffd\ufffd", "机"]
     assert places.tolist() == [0] * 3 + [1] * 3 + [2] * 5 + [3] * 3
 
@@ -122,7 +121,6 @@ def test_dropout_splits_by_the_seed_alone_in_any_process(subwords, tmp_path):
 
 def test_no_control_character_is_ever_produced(subwords):
     forbidden = {subwords.pieces[i] for i in subwords.banned}
-
     assert {"<0x00>", "<0x0A>", "<0x20>", "<0x7F>", "<pad>", "<s>"} <= forbidden
     assert END not in subwords.banned and "<0xE4>" not in forbidden
 
@@ -175,7 +173,6 @@ def test_weights_of_words_worked_by_hand():
 
 def test_words_without_attention_are_not_aligned():
     weights = np.array([[0.0, 0.0], [0.2, 0.8], [np.nan, np.nan], [0.6, 0.4]])
-
     assert alignment_of(weights) == [(1, 1), (0, 3)]
     assert alignment_of(weights, np.array([0.0, 0.9, 0.0, 0.6])) == [(0, 3)]
     assert alignment_of(np.zeros((3, 0))) == []

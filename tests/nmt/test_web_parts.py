@@ -33,11 +33,8 @@ def test_figures_of_the_same_title_are_chosen_from_separately():
         ("run/model", (), []),
     ],
 )
-def test_a_model_is_compared_with_others_only(
-    model, compare, others, tmp_path, monkeypatch
-):
+def test_models_are_compared_with_others(model, compare, others, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run" / "model").mkdir(parents=True)
     config = WebConfig(model=ChosenModel(name=model), compare=compare)
-
     assert RUNTIMES.others(config.compare, config.model.name) == others
