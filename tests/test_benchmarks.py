@@ -85,8 +85,7 @@ def test_backends_are_timed_beside_their_peers():
         for case in ("dot, forward", "dot, both")
         for precision in ("float32", "bfloat16")
     ]
-    assert all(float(x) > 0 for row in cells for x in row[2:])
-    assert all(len(row) == 4 for row in cells)
+    assert all(len(row) == 4 and min(map(float, row[2:])) > 0 for row in cells)
 
 
 @pytest.mark.exhaustive

@@ -15,8 +15,6 @@ from models import compiled, needs_tensorflow
 import keras_attention as ka
 
 pytestmark = pytest.mark.usefixtures("seeded")
-
-BACKEND = keras.backend.backend()
 DEPTH, WORDS = 7, 5
 
 # Batch, queries and positions; at least one of them is zero.

@@ -20,8 +20,6 @@ INPUTS = (BATCH, STEPS, DEPTH)
 # Padding behind, before and between; the last row has nothing else.
 MASK = np.array([[1, 1, 1, 0, 0], [0, 1, 0, 1, 1], [0, 0, 0, 0, 0]], "bool")
 
-BACKEND = keras.backend.backend()
-
 
 @keras.saving.register_keras_serializable(package="tests")
 class Sum(keras.layers.Layer):

@@ -157,9 +157,8 @@ def test_gradient_compiles_for_a_known_length_and_an_unknown_batch(arguments):
     with tf.GradientTape() as tape:
         tape.watch(x)
         result = read(loop, x)
-    np.testing.assert_allclose(
-        compiled_gradient(x), tape.gradient(result, x), rtol=1e-4, atol=1e-5
-    )
+    expected = tape.gradient(result, x)
+    np.testing.assert_allclose(compiled_gradient(x), expected, rtol=1e-4, atol=1e-5)
 
 
 @needs_tensorflow

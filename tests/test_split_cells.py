@@ -18,8 +18,6 @@ pytestmark = pytest.mark.usefixtures("seeded")
 # Every dimension is a different prime, so that no two axes can be confused.
 BATCH, STEPS, DEPTH, CONTEXT_DIM, UNITS = 2, 3, 5, 7, 11
 
-BACKEND = keras.backend.backend()
-
 
 def random_cell(name, depth, **options):
     cell = CELLS[name](UNITS, **options)

@@ -18,7 +18,6 @@ TASKS = {
 
 ATTENTIONS = {
     "additive": lambda: ka.AdditiveAttention(UNITS),
-    "coverage": lambda: ka.AdditiveAttention(UNITS, coverage=True),
     "entmax": lambda: ka.AdditiveAttention(UNITS, weighting="entmax"),
     "general": lambda: ka.LuongAttention("general"),
     "location": lambda: ka.LuongAttention("location", positions=LENGTH),
