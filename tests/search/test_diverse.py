@@ -23,7 +23,6 @@ def check(table, state, penalty, how, early_stopping=False):
 
     result = run_beam(table, state, how=how, **options)
 
-    # Groups may find the same.
     assert_sound(result, table, state, beam_size=6, drawn=True)
     for row in range(BATCH):
         expected, closest = plain_beam_search(table, state, row, **options)
