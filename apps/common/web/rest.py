@@ -301,8 +301,11 @@ class Service:
             await send(message)
 
         try:
-            with self._admitted(scope) as content:
-                receive = await self._read(scope, receive, content)
+            if scope["method"] == "POST":
+                with self._admitted(scope) as content:
+                    receive = await self._read(scope, receive, content)
+                    await self.routes(scope, receive, send_counted)
+            else:
                 await self.routes(scope, receive, send_counted)
         except Refusal as refusal:
             answer = _answer(refusal.status, refusal, refusal.headers)
@@ -317,10 +320,6 @@ class Service:
     @contextlib.contextmanager
     def _admitted(self, scope):
         """Yield where to read the body of a request, if there are not too many."""
-        content = bytearray()
-        if scope["method"] != "POST":
-            yield content
-            return
         allowed = {"*", header(scope, "origin")}.intersection(self.config.allow_origin)
         if guard.is_foreign(scope) and not allowed:
             raise Refusal(403, "requests of web pages need --allow-origin")
@@ -332,6 +331,7 @@ class Service:
                 {"retry-after": "1"},
             )
         self._waiting += 1
+        content = bytearray()
         try:
             yield content
         finally:
@@ -340,8 +340,6 @@ class Service:
 
     async def _read(self, scope, receive, content):
         """Read the body of a request into `content`, and return a `receive` of it."""
-        if scope["method"] != "POST":
-            return receive
         most = self.config.max_megabytes * MEGABYTE
         if int(header(scope, "content-length") or 0) > most:
             raise Refusal(413, f"expected at most {most:,} bytes")
