@@ -57,14 +57,8 @@ def load_images(paths, size, views):
         return np.stack(list(readers.map(load, paths, views)))
 
 
-def random_views(count, random=None):
-    """Return random views of images: the box of a crop, and whether it is mirrored.
-
-    Without a generator, every view is the whole image; with one, it is a random crop,
-    mirrored with probability 0.5.
-    """
-    if random is None:
-        return [WHOLE] * count
+def random_views(count, random):
+    """Return random views of images: the box of a crop, and whether it is mirrored."""
     views = []
     for _ in range(count):
         kept = random.uniform(MIN_CROP, 1, 2)
@@ -170,7 +164,9 @@ class TrainingBatches(keras.utils.PyDataset):
             drawn = random.integers(len(self.features), size=len(chosen))
             views = [self.views[view][i] for view, i in zip(drawn, chosen, strict=True)]
         else:
-            views = random_views(len(chosen), random if self.augment else None)
+            views = [WHOLE] * len(chosen)
+            if self.augment:
+                views = random_views(len(chosen), random)
         rows = rows_of_host(len(chosen))
         chosen, captions, views = chosen[rows], captions[rows], views[rows]
         batch = {"captions": captions}

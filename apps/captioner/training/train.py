@@ -17,6 +17,7 @@ from keras_attention_apps.captioner.config import (
     with_data_defaults,
 )
 from keras_attention_apps.captioner.data.batches import (
+    WHOLE,
     TrainingBatches,
     cached_features,
     image_batches,
@@ -328,7 +329,7 @@ class CaptionTraining(runner.Training):
     def _training_features(self, state):
         """Return features of several views of the training images, and the views."""
         count = len(self.training)
-        views = [random_views(count)]
+        views = [[WHOLE] * count]
         for number in range(1, self.config.frozen_views):
             random = np.random.default_rng((self.config.seed, number))
             views.append(random_views(count, random))
