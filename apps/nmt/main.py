@@ -2,6 +2,7 @@
 
 import sys
 
+from keras_attention_apps import nmt
 from keras_attention_apps.common import cli
 from keras_attention_apps.nmt import config
 
@@ -24,7 +25,7 @@ def main(argv=None):
         COMMANDS,
         call,
         presets=config.PRESETS,
-        load_task=_load_task,
+        load_task=lambda: nmt.Translator,
         argv=argv,
     )
 
@@ -49,12 +50,6 @@ def call(options):
         case config.TrainConfig():
             from keras_attention_apps.nmt.training.train import train as run
     return run(options)
-
-
-def _load_task():
-    from keras_attention_apps.nmt.inference import Translator
-
-    return Translator
 
 
 if __name__ == "__main__":

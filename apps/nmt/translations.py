@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, overload
 
 import numpy as np
+from keras_attention_apps import nmt
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.hypotheses import (
     Described,
@@ -525,10 +526,4 @@ class LiteTranslator(LiteTask, BaseTranslator):
             return self._run_search(run, f"length_{columns}", n_best, source=source)
 
 
-def _on_keras():
-    from keras_attention_apps.nmt.inference import Translator
-
-    return Translator
-
-
-RUNTIMES = Runtimes(_on_keras, LiteTranslator)
+RUNTIMES = Runtimes(lambda: nmt.Translator, LiteTranslator)
