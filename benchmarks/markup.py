@@ -59,7 +59,7 @@ def markup(
     tagged = [x for x in (_tagged(rng, one) for one in sentences) if x][: 3 * count]
     names = model or sorted(path.name for path in PRESETS.glob("*en-de*"))
     for name in names:
-        translator = RUNTIMES.load(name, RuntimeConfig(), count=1, search={})
+        translator = RUNTIMES.load(name, RuntimeConfig(), search={})
         found = translate_runs(translator, [events for events, _ in tagged])
         score(name, training, tagged, [_enclosed(run) for run in found], count)
 
