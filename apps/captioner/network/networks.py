@@ -110,6 +110,11 @@ class CaptionNetwork(base.DecoderNetwork):
         )
         self.embedding_dropout = keras.layers.Dropout(self.config.dropout)
 
+    @property
+    def dropouts(self):
+        """All dropout layers but those of the CNN."""
+        return [self.region_dropout, self.embedding_dropout]
+
     def build(self, inputs_shape=None):
         """Create all weights; nothing depends on the inputs' shape."""
         if self.built:
@@ -273,6 +278,10 @@ class ShowAttendTell(CaptionNetwork):
         self.decoder = AttentionDecoder(cell)
         self.readout = base.DeepOutput(config.embedding_units, dropout=config.dropout)
 
+    @property
+    def dropouts(self):
+        return [*super().dropouts, self.readout.dropout]
+
     def build_decoder(self, embedded, regions):
         mean = (None, regions[-1])
         self.initial_output.build(mean)
@@ -345,6 +354,11 @@ class TransformerCaptioner(CaptionNetwork):
             units=config.units,
             dropout=config.dropout,
         )
+
+    @property
+    def dropouts(self):
+        sublayers = self.decoder.layers
+        return [*super().dropouts, *(layer.dropout for layer in sublayers)]
 
     def build_decoder(self, embedded, regions):
         self.decoder.build(embedded, regions)

@@ -9,7 +9,6 @@ from operator import attrgetter, itemgetter
 from os.path import basename, realpath
 from pathlib import Path
 
-import keras
 import numpy as np
 from keras_attention_apps.captioner.config import (
     RUNTIME_OPTIONS,
@@ -358,9 +357,8 @@ class CaptionTraining(runner.Training):
     def _load_best(self, dropout_rate):
         """Load the best model so far, and set the dropout rate of a phase."""
         self.load_best()
-        for layer in self.network._flatten_layers():
-            if isinstance(layer, keras.layers.Dropout):
-                layer.rate = dropout_rate
+        for layer in self.network.dropouts:
+            layer.rate = dropout_rate
 
     def _fit_captions(self, title, source, validation_batches, epochs, learning_rate):
         """Train by teacher forcing on the captions of the data."""
