@@ -24,6 +24,11 @@ def trained(corpus, tmp_path_factory):
     return output
 
 
+def test_the_best_model_is_a_folder_that_translates(trained):
+    translator = Translator.from_preset(trained / "model")
+    assert translator.translate("the red dog sees a cat").source_words[1] == "red"
+
+
 def test_the_training_is_recorded_with_the_model(trained):
     config = json.loads((trained / "model" / "config.json").read_text())
     assert config["training"]["learning_rate"] == 1e-2

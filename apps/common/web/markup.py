@@ -1,4 +1,4 @@
-"""Fragments of HTML: words that can be chosen, tables, links and errors.
+"""Fragments of HTML: words that can be chosen, tables, images and errors.
 
 All texts are escaped here, so callers pass them unescaped.
 """
