@@ -62,6 +62,17 @@ def test_positions_are_drawn_in_proportion_to_their_weights():
     np.testing.assert_allclose(details["entropy"], -(p * np.log(p)).sum(), rtol=1e-5)
 
 
+def test_every_query_of_a_step_draws_a_position_of_its_own():
+    layer = ka.LuongAttention("dot", weighting=ka.HardWeighting(seed=2))
+    query, value = np.ones((2, 9, 1), "float32"), np.ones((2, 99, 1), "float32")
+    layer(query, value)
+
+    outputs, _ = layer.step(query, layer.memory(value), training=True)
+
+    chosen = numpy(outputs["weights"]).argmax(axis=-1)
+    assert chosen.shape == (2, 9) and all(len(set(row)) > 4 for row in chosen)
+
+
 def test_all_hops_of_an_example_are_soft_or_hard():
     weighting = ka.HardWeighting(soft_probability=0.5, seed=5)
     layer = ka.AttentionPooling(4, hops=3, weighting=weighting)
