@@ -65,8 +65,8 @@ def opened(browser, address, *, width=1200, dark=False):
     # Busy machines take longer than the 30 seconds that are Playwright's default.
     page.set_default_timeout(120_000)
     page.goto(address)
-    # Gradio's script builds the page.
-    page.wait_for_selector(".ka-placeholder")
+    # A script builds the page: with a place for results, or with tabs.
+    page.wait_for_selector(".ka-placeholder, [role=tab]")
     yield page, elsewhere
     context.close()
 
