@@ -8,6 +8,9 @@ first visit and on a second one; the seconds per photograph and per sentence, fo
 browser and Python take turns; and the peak memory of the tab. Both run the file that
 the page contains. The results are compared: equal texts, and the largest difference of
 scores. `--isolated` sends the headers with which the page uses threads.
+
+`--captions 100` captions that number of photographs in one tab instead, and prints its
+memory after every tenth of them, so that memory that is not freed shows.
 """
 
 import argparse
@@ -141,8 +144,32 @@ def take_turns(page, kind, inputs, run_python):
     }
 
 
-def tab_memory():
-    """Return the peak resident memory of the largest tab, in megabytes."""
+def caption_many(browser, address, images, count):
+    """Return the memory of a tab in megabytes after each tenth of some captions.
+
+    What is no longer used is collected before the memory is measured.
+    """
+    page = browser.new_page()
+    session = page.context.new_cdp_session(page)
+    page.goto(f"{address}/#captioner")
+    found = {}
+    for number in range(1, count + 1):
+        page.set_input_files("#photo", images[number % len(images)])
+        page.wait_for_selector("#captioner .result[aria-busy]", state="attached")
+        page.wait_for_selector(
+            "#captioner .result:not([aria-busy])", state="attached", timeout=120_000
+        )
+        page.locator("#captioner h2").wait_for()
+        if number % max(count // 10, 1) == 0:
+            session.send("HeapProfiler.collectGarbage")
+            found[number] = tab_memory("VmRSS")
+    found["peak"] = tab_memory()
+    page.close()
+    return found
+
+
+def tab_memory(kind="VmHWM"):
+    """Return the memory of the largest tab in MB: its peak, or with `"VmRSS"` now."""
     processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -157,7 +184,7 @@ def tab_memory():
         return process == os.getpid()
 
     return max(
-        int(status["VmHWM"].split()[0]) / 1000
+        int(status[kind].split()[0]) / 1000
         for process, (_, command, status) in processes.items()
         if b"--type=renderer" in command and is_ours(process)
     )
@@ -170,6 +197,7 @@ def main():
     parser.add_argument("--count", type=int, help="images and sentences, each")
     parser.add_argument("--rounds", type=int, default=3, help="of the visits")
     parser.add_argument("--isolated", action="store_true")
+    parser.add_argument("--captions", type=int, help="in one tab, to see its memory")
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
@@ -193,6 +221,9 @@ def main():
         browser = driver.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
+        if options.captions:
+            print(json.dumps(caption_many(browser, address, images, options.captions)))
+            return
         report = {
             kind: visits(browser, address, kind, options.rounds) for kind in TOOLS
         }

@@ -25,10 +25,10 @@ import time
 from pathlib import Path
 
 import keras
-import keras_attention_apps
 import numpy as np
 
 import keras_attention
+import keras_attention_apps
 
 FOLDERS = [
     Path(package.__file__).resolve().parent

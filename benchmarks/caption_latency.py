@@ -96,6 +96,7 @@ def cold(photo, preset, beam_size, precision, rounds):
 def warm(photo, preset, beam_size, precision, calls):
     """Return medians in seconds: the whole call and its parts."""
     import keras
+
     from keras_attention_apps.captioner.images import image_to_array, read_image
     from keras_attention_apps.captioner.inference import Captioner
 
@@ -132,6 +133,7 @@ def by_runtime(photo, preset, beam_size, precision, rounds):
     for a while.
     """
     import tensorflow as tf
+
     from keras_attention_apps.captioner.captions import LiteCaptioner
     from keras_attention_apps.captioner.inference import Captioner
     from keras_attention_apps.common.errors import UserError

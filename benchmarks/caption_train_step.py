@@ -46,6 +46,7 @@ def our_step(jit_compile):
     """Return the step of `captioner train` with the CNN frozen."""
     import keras
     from keras import ops
+
     from keras_attention_apps.captioner.config import DEFAULTS, ModelConfig, TrainConfig
     from keras_attention_apps.captioner.network.networks import ShowAttendTell
 

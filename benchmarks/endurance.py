@@ -1,13 +1,18 @@
-"""Endurance: many clients of one model at once, and trainings that are killed.
+"""Endurance: many clients of one model at once, and commands that are interrupted.
 
     python benchmarks/endurance.py clients --count 20 --seconds 60
     python benchmarks/endurance.py kills --count 50
+    python benchmarks/endurance.py interruptions --count 60
     python benchmarks/endurance.py glossaries --count 200
 
 The clients ask one LiteRT model, then one SavedModel, in batches of one to three, and
 compare every answer. Trainings of both programs in all phases are killed at random
 moments and continued with the same command until they are done; their models should
-equal, bit by bit, that of a training that was not killed. One translator receives
+equal, bit by bit, that of a training that was not killed. `interruptions` sends SIGINT,
+SIGTERM or SIGKILL at random moments to trainings, exports, evaluations, calibrations
+and translations. The exit code must say so without a traceback, a model in use must
+stay usable, and the same command must then give what an undisturbed one gives, bit by
+bit, and leave no temporary files. One translator receives
 glossaries of changing size, in batches of changing size; an answer without one of its
 phrases counts as changed. The columns are those of
 `robustness.py`.
@@ -19,6 +24,7 @@ import multiprocessing
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -35,6 +41,7 @@ from robustness import report
 def clients(count, seconds):
     """Ask one exported model from many threads at once, on LiteRT and TensorFlow."""
     import tensorflow as tf
+
     from keras_attention_apps.captioner import LiteCaptioner
 
     lite = LiteCaptioner.from_preset("flickr8k-coco-ensemble", threads=2)
@@ -109,10 +116,10 @@ def run(program, *arguments, after=None):
     return seconds, child.exitcode
 
 
-def command(program, arguments, error):
-    """Run a command; discard its output, and write its errors to a file."""
+def command(program, arguments, error, output=None):
+    """Run a command; its output and its errors are written to files, if given."""
     with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
+        os.dup2((output or nowhere).fileno(), 1)
     os.dup2(error.fileno(), 2)
     main = importlib.import_module(f"keras_attention_apps.{program}.main").main
     sys.exit(main(arguments))
@@ -171,6 +178,140 @@ def kills(count, seed):
                 shutil.rmtree(output)
             name = f"{program} trainings, killed {counts['killed']} times"
             report(name, counts, count // 2)
+
+
+# Signals, and the exit codes of a command that receives them.
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
+
+
+def interrupted(program, arguments, number=None, after=None):
+    """Run a command, and send it a signal after some seconds, if it still runs.
+
+    Returns:
+        The exit code, the elapsed seconds, the output, and the standard error.
+    """
+    for name in ("captioner", "nmt"):
+        importlib.import_module(f"keras_attention_apps.{name}.main")
+        importlib.import_module(f"keras_attention_apps.{name}.training.train")
+    start = time.perf_counter()
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
+        arguments = list(map(str, arguments))
+        child = multiprocessing.get_context("fork").Process(
+            target=command, args=(program, arguments, error, output)
+        )
+        child.start()
+        child.join(after)
+        if child.exitcode is None:
+            os.kill(child.pid, number)
+            child.join()
+        seconds = time.perf_counter() - start
+        texts = []
+        for file in (output, error):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    return child.exitcode, seconds, *texts
+
+
+def commands(folder):
+    """Return the commands that are interrupted, and the path that each one writes.
+
+    Trainings come first, since the other commands use their models.
+    """
+    found = {}
+    for program, training in trainings(folder).items():
+        found[f"{program} train"] = program, [*training, "--output"], f"{program}-model"
+        model = ["--model", folder / "undisturbed" / f"{program}-model" / "model"]
+        found[f"{program} export to LiteRT"] = program, ["export", *model], "a.tflite"
+        found[f"{program} export"] = program, ["export", *model], "served"
+    corpus = ["--data", folder / "corpus", "--pair", "en-fr"]
+    evaluate = ["evaluate", *corpus, *model, "--runtime", "keras"]
+    found["nmt evaluate"] = "nmt", evaluate, None
+    calibrate = ["calibrate", *corpus, "--split", "train", "--model"]
+    found["nmt calibrate"] = "nmt", calibrate, "calibrated"
+    translate = ["translate", "--input", folder / "corpus" / "train.en", *model]
+    found["nmt translate"] = "nmt", [*translate, "--output"], "out.fr"
+    return found
+
+
+def interruptions(count, seed):
+    """Interrupt commands at random moments, and compare what the next ones write."""
+    random = np.random.default_rng(seed)
+    with tempfile.TemporaryDirectory() as name:
+        folder, undisturbed = Path(name), Path(name) / "undisturbed"
+        undisturbed.mkdir()
+        every = commands(folder)
+        expected, times = {}, {}
+        for title, (program, arguments, written) in every.items():
+            path = _prepared(folder, undisturbed, written)
+            code, times[title], output, error = interrupted(
+                program, [*arguments, *path]
+            )
+            if code:
+                sys.exit(f"{title} failed without being interrupted: {error}")
+            expected[title] = _content(undisturbed, written, output)
+        for title, (program, arguments, written) in every.items():
+            counts = collections.Counter()
+            tried = -(-count // len(every))
+            for _ in range(tried):
+                with tempfile.TemporaryDirectory(dir=folder) as place:
+                    path = _prepared(folder, Path(place), written)
+                    line = program, [*arguments, *path]
+                    fault = _interrupt(random, line, times[title])
+                    code, _, output, error = interrupted(*line)
+                    found = _content(Path(place), written, output)
+                    left = [str(x) for x in Path(place).rglob(".part-*")]
+                    left += [str(x) for x in Path(place).rglob(".old-*")]
+                if fault or code or left:
+                    counts["tracebacks"] += 1
+                    print(f"{title}: {fault}{error}{left}", file=sys.stderr)
+                else:
+                    counts["answered"] += 1
+                    counts["changed"] += found != expected[title]
+            report(title, counts, tried)
+
+
+def _interrupt(random, line, seconds):
+    """Interrupt a command until it ends by itself; return what was wrong, if anything.
+
+    Every second attempt may take as long as it needs.
+    """
+    for attempt in range(3):
+        number = list(SIGNALS)[random.integers(len(SIGNALS))]
+        after = random.uniform(0, seconds * (1 + attempt))
+        code, _, _, error = interrupted(*line, number, after)
+        if code == 0:
+            return None
+        if code != SIGNALS[number] or "Traceback" in error:
+            return f"exit code {code} after {number.name}: {error}"
+    return None
+
+
+def _prepared(folder, place, written):
+    """Return the arguments for the output of a command, in a folder.
+
+    A model that the command changes is copied to it.
+    """
+    if written == "calibrated":
+        model = folder / "undisturbed" / "nmt-model" / "model"
+        shutil.copytree(model, place / written)
+    return [] if written is None else [place / written]
+
+
+def _content(place, written, output):
+    """Return what a command has written, as far as it should always be the same.
+
+    A SavedModel has a fingerprint of its own in every export.
+    """
+    if written is None:
+        return output
+    path = place / written
+    if written == "served":
+        return sorted(str(x.relative_to(path)) for x in path.rglob("*"))
+    if (path / "model").is_dir():
+        return model_of(path)
+    if path.is_dir():
+        return {x.name: x.read_bytes() for x in path.iterdir()}
+    return path.read_bytes()
 
 
 def model_of(output):
@@ -241,7 +382,9 @@ def glossaries(count, seed):
 
 def main():
     parser = workers.command_line(__doc__)
-    parser.add_argument("kind", choices=["clients", "kills", "glossaries"])
+    parser.add_argument(
+        "kind", choices=["clients", "kills", "interruptions", "glossaries"]
+    )
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60, help="of the clients")
     parser.add_argument("--seed", type=int, default=1)
@@ -249,6 +392,8 @@ def main():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if options.kind == "clients":
         clients(options.count, options.seconds)
+    elif options.kind == "interruptions":
+        interruptions(options.count, options.seed)
     elif options.kind == "glossaries":
         glossaries(options.count, options.seed)
     else:

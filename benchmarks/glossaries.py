@@ -8,16 +8,15 @@ once, without the word that they replace, and BLEU with and without the glossary
     python benchmarks/glossaries.py multi30k --seed 1
 """
 
+import argparse
 import random
 import re
 from pathlib import Path
 
-import tyro
 from keras_attention_apps.nmt import Translator
 from keras_attention_apps.nmt.config import DEFAULT_MODEL
 from keras_attention_apps.nmt.metrics import translation_scores
 from keras_attention_apps.nmt.text import aligned_words
-from tyro.conf import Positional
 
 # Pairs of an English word and a German term.
 ENTRIES = """
@@ -39,21 +38,19 @@ Reisebus, book Roman, bed Liege, apron Küchenschürze
 """
 
 
-def glossaries(
-    data: Positional[Path],
-    *,
-    model: str = DEFAULT_MODEL,
-    seed: int = 1,
-    count: int = 200,
-):
-    """Print how a model translates with a glossary.
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help="Folder with val.en and val.de.")
+    text = "Preset or folder of a model."
+    parser.add_argument("--model", default=DEFAULT_MODEL, help=text)
+    text = "Seed of the sentences and the entries."
+    parser.add_argument("--seed", type=int, default=1, help=text)
+    parser.add_argument("--count", type=int, default=200, help="Number of sentences.")
+    glossaries(**vars(parser.parse_args()))
 
-    Args:
-        data: Folder with val.en and val.de.
-        model: Preset or folder of a model.
-        seed: Seed of the sentences and the entries.
-        count: Number of sentences.
-    """
+
+def glossaries(data, model, seed, count):
+    """Print how a model translates with a glossary."""
     entries = [pair.split() for pair in ENTRIES.split(",")]
     rng = random.Random(seed)
     glossary = dict(rng.sample(entries, len(entries) // 2))
@@ -105,4 +102,4 @@ def is_replaced(glossary, plain, found):
 
 
 if __name__ == "__main__":
-    tyro.cli(glossaries)
+    main()

@@ -64,7 +64,7 @@ def _varint(value):
 
 def mutated_tokenizers(random, model):
     """Yield descriptions and variants of a SentencePiece model."""
-    kinds = [_with_table, _with_pieces, _with_pieces, _with_option, None]
+    kinds = [_with_table, _with_pieces, _with_pieces, _with_option, _with_bytes, None]
     fields = decoded(model)
     while True:
         kind = kinds[random.integers(len(kinds))]
@@ -107,6 +107,23 @@ def _with_pieces(random, fields):
             inner[2] = float(np.float32(random.choice([np.nan, np.inf, -np.inf, 1e38])))
         fields[place] = PIECE, list(inner.items())
     return f"{count} pieces, the last with {what}", encoded(fields)
+
+
+def _with_bytes(random, fields):
+    """Replace a byte of some texts: what is not UTF-8 then is no string in Python."""
+    count = int(random.choice([1, 10, 300]))
+    for place in random.integers(len(fields), size=count):
+        number, value = fields[place]
+        inner = decoded(value) if isinstance(value, bytes) else []
+        texts = [n for n, (_, x) in enumerate(inner) if isinstance(x, bytes) and x]
+        if not texts:
+            continue
+        field, text = inner[texts[random.integers(len(texts))]]
+        changed = bytearray(text)
+        changed[random.integers(len(changed))] = random.integers(128, 256)
+        inner = [(n, bytes(changed) if n == field else x) for n, x in inner]
+        fields[place] = number, inner
+    return f"{count} texts with another byte", encoded(fields)
 
 
 def _with_option(random, fields):

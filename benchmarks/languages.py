@@ -6,19 +6,21 @@ sentences whose language is detected among these languages.
     python benchmarks/languages.py tatoeba en de
 """
 
+import argparse
 from pathlib import Path
 
-import tyro
-from tyro.conf import Positional
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="Folder of a data set.")
+    text = "Languages, at least two: the suffixes of the files."
+    parser.add_argument("codes", nargs="+", help=text)
+    arguments = parser.parse_args()
+    languages(arguments.folder, arguments.codes)
 
 
-def languages(folder: Positional[Path], codes: Positional[tuple[str, ...]]):
-    """Print the percentage for each language and for all.
-
-    Args:
-        folder: Folder of a data set.
-        codes: Languages, at least two: the suffixes of the files.
-    """
+def languages(folder, codes):
+    """Print the percentage for each language and for all."""
     from keras_attention_apps.nmt.serve import Detector
 
     detect = Detector(codes)
@@ -33,4 +35,4 @@ def languages(folder: Positional[Path], codes: Positional[tuple[str, ...]]):
 
 
 if __name__ == "__main__":
-    tyro.cli(languages)
+    main()

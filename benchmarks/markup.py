@@ -1,4 +1,4 @@
-"""Places of tags in translations, against an independent word aligner.
+"""Places of tags in translations of both directions, against an independent aligner.
 
 Every sentence gets one tag around one to three of its words, drawn at random. The
 right place of the tag in the translation is that of IBM model 2 with the diagonal prior
@@ -9,59 +9,63 @@ are aligned, are the same words in a row. Prints for each preset the share of ta
 enclose exactly these words, and that of tags that differ by one word.
 
     python benchmarks/markup.py multi30k
-    python benchmarks/markup.py multi30k --seed 2 --model my-model/model
+    python benchmarks/markup.py tatoeba --count 1000 --model tatoeba-multi30k-de-en
 """
 
+import argparse
+import html
 import random
 import re
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import tyro
+
 from keras_attention_apps.common.options import RuntimeConfig
-from keras_attention_apps.nmt.markup import translate_runs
-from keras_attention_apps.nmt.translations import PRESETS, RUNTIMES
-from tyro.conf import Positional, UseAppendAction
+from keras_attention_apps.nmt.config import PRESETS
+from keras_attention_apps.nmt.markup import language_of, translate_html
+from keras_attention_apps.nmt.runtimes import RUNTIMES
 
 ITERATIONS = 5
 # The sharpness of the diagonal prior, and the probability of no source word.
 SHARPNESS, EMPTY = 4.0, 0.08
 _WORD = re.compile(r"\w+(?:[-'\u2019]\w+)*")
-_OPEN, _CLOSE = ("open", "<b>"), ("close", "<b>")
+_PARAGRAPH = re.compile("<p>(.*)</p>")
+_TAG = re.compile("</?b>")
 
 
-def markup(
-    data: Positional[Path],
-    *,
-    model: Annotated[tuple[str, ...], UseAppendAction] = (),
-    split: str = "val",
-    count: int = 200,
-    seed: int = 1,
-):
-    """Print the share of tags in the right places.
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    text = "Folder with train.en, train.de and further files such as val.en."
+    parser.add_argument("data", type=Path, help=text)
+    text = "Preset, folder or LiteRT file (repeatable); by default all presets."
+    parser.add_argument("--model", action="append", default=[], help=text)
+    text = "The name of the file of the sentences."
+    parser.add_argument("--split", default="val", help=text)
+    parser.add_argument("--count", type=int, default=200, help="Number of tags.")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of the tags.")
+    markup(**vars(parser.parse_args()))
 
-    Args:
-        data: Folder with train.en, train.de and further files such as val.en.
-        model: Presets, folders or LiteRT files; by default all presets.
-        split: The name of the file of the sentences.
-        count: Number of tags.
-        seed: Seed of the tags.
-    """
-    sentences = (data / f"{split}.en").read_text("utf-8").splitlines()
-    training = [
-        (data / f"train.{language}").read_text("utf-8").splitlines()
-        for language in ("en", "de")
-    ]
-    rng = random.Random(seed)
-    rng.shuffle(sentences)
-    # On about half of the places, both directions agree.
-    tagged = [x for x in (_tagged(rng, one) for one in sentences) if x][: 3 * count]
-    names = model or sorted(path.name for path in PRESETS.glob("*en-de*"))
-    for name in names:
+
+def markup(data, model, split, count, seed):
+    """Print the share of tags in the right places."""
+    for name in model or sorted(path.name for path in PRESETS.glob("*-??-??*")):
+        target = language_of(name) or "de"
+        languages = ("de", "en") if target == "en" else ("en", "de")
+        training = [_lines(data / f"train.{x}") for x in languages]
+        sentences = _lines(data / f"{split}.{languages[0]}")
+        rng = random.Random(seed)
+        rng.shuffle(sentences)
+        # On about half of the places, both directions agree.
+        tagged = [x for x in (_tagged(rng, one) for one in sentences) if x]
+        tagged = tagged[: 3 * count]
         translator = RUNTIMES.load(name, RuntimeConfig(), search={})
-        found = translate_runs(translator, [events for events, _ in tagged])
-        score(name, training, tagged, [_enclosed(run) for run in found], count)
+        page = "".join(f"<p>{text}</p>\n" for text, _ in tagged)
+        found = _PARAGRAPH.findall(translate_html(translator, page))
+        score(name, training, tagged, list(map(_enclosed, found)), count)
+
+
+def _lines(path):
+    return path.read_text("utf-8").splitlines()
 
 
 def score(name, training, tagged, found, count):
@@ -70,11 +74,11 @@ def score(name, training, tagged, found, count):
     Args:
         name: The model.
         training: Pair of lists of sentences.
-        tagged: Pairs of a run and the indices of the words in its tag.
+        tagged: Pairs of a sentence in HTML and the indices of the words in its tag.
         found: Pairs of a translation and the indices of the words in its tag.
         count: Number of tags.
     """
-    plain = ["".join(x for kind, x in run if kind == "text") for run, _ in tagged]
+    plain = [html.unescape(_TAG.sub("", text)) for text, _ in tagged]
     translations = [text for text, _ in found]
     source = [_words(x) for x in (*training[0], *plain)]
     target = [_words(x) for x in (*training[1], *translations)]
@@ -155,7 +159,7 @@ def _words(text):
 
 
 def _tagged(rng, sentence):
-    """Return the run of a sentence with a tag, and the words in the tag."""
+    """Return a sentence in HTML with a tag, and the words in the tag."""
     matches = list(_WORD.finditer(sentence))
     size = rng.randint(1, 3)
     if len(matches) < size + 2:
@@ -163,21 +167,18 @@ def _tagged(rng, sentence):
     first = rng.randrange(len(matches) - size + 1)
     begin, end = matches[first].start(), matches[first + size - 1].end()
     texts = sentence[:begin], sentence[begin:end], sentence[end:]
-    before, inside, after = (("text", text) for text in texts)
-    return [before, _OPEN, inside, _CLOSE, after], set(range(first, first + size))
+    before, inside, after = map(html.escape, texts)
+    return f"{before}<b>{inside}</b>{after}", set(range(first, first + size))
 
 
-def _enclosed(run):
-    """Return the text of a run with one tag, and the indices of the words in it."""
-    place = [kind for kind, _ in run].index
-    begin, end = (
-        len("".join(x for kind, x in run[: place(edge)] if kind == "text"))
-        for edge in ("open", "close")
-    )
-    text = "".join(x for kind, x in run if kind == "text")
+def _enclosed(text):
+    """Return the text of HTML with one tag, and the indices of the words in it."""
+    before, inside, after = map(html.unescape, _TAG.split(text))
+    begin, end = len(before), len(before + inside)
+    text = before + inside + after
     matches = enumerate(_WORD.finditer(text))
     return text, {i for i, x in matches if begin <= x.start() and x.end() <= end}
 
 
 if __name__ == "__main__":
-    tyro.cli(markup)
+    main()

@@ -3,7 +3,6 @@
 import copy
 import io
 import json
-import re
 import tarfile
 import zlib
 
@@ -251,62 +250,6 @@ def mutated_text(random, content):
     column = int(random.integers(len(line) + 1))
     lines[place] = line[:column] + part + line[column:]
     return f"line {place} with {part[:20]!r}", b"\n".join(lines)
-
-
-# A page, a part of one, and subtitles.
-MARKUP = {
-    "page": """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>A
-page</title><style>b { color: red }</style></head><body><h1 id=x>Dogs &amp; cats</h1>
-<p class="y">A <b>red <i>dog</i></b> sees <a href="z?a=1&b=2" title="t">the bird</a>,
-and <code>x &lt; y</code>. Is it <em>old</em>?<br>Yes.<p>Next<table><tr><td>one<td>two
-<u>words</u></table><ul><li>a <li>b<ul><li>c</ul></ul><pre> keep
- it</pre><script>if (a < b) {}</script><!-- no --></body></html>""",
-    "part": "A <b>big</b> <span class=notranslate>Zed</span> <img src=a.png> <b><b>is",
-    "subtitles": """WEBVTT
-
-NOTE a note
-
-1
-00:01.000 --> 00:02.000 align:start
-A <i>red</i> dog that
-runs
-
-2
-00:02.000 --> 00:04.000
-<v Ann>ends <b>here.</b>
-
-00:05.000 --> 00:06.000
-- {\\an8}One.
-- Two!
-""",
-}
-
-
-def mutated_markup(random, content):
-    """Return a description and a content with tags and lines removed or doubled."""
-    pieces = re.split(rb"(<[^<>]*>|\n|&\w+;)", content)
-    place = int(random.integers(len(pieces)))
-    hows = ("without", "twice", "moved", "inserted")
-    how = hows[random.integers(len(hows))]
-    piece = pieces[place]
-    if how in ("without", "moved"):
-        pieces[place] = b""
-    if how in ("twice", "moved"):
-        pieces.insert(int(random.integers(len(pieces))), piece)
-    if how == "inserted":
-        parts = (b"<", b">", b"&", b"</p>", b"</b>", b"<b>", b"<p>", b"<!--", b"\0")
-        parts += (b"-->", b"]]>", b"<br/>", b"<x:y z>", b"\xff", b"<b " * 50, b"\x01")
-        parts += (
-            b"<div>" * 300,
-            b"</body>",
-            b"</html>",
-            b"<svg><b>",
-            b"&#0;",
-            b"&#xd800;",
-        )
-        piece = parts[random.integers(len(parts))]
-        pieces.insert(place, piece)
-    return f"{how} {piece[:20]!r} at {place}", b"".join(pieces)
 
 
 def mutated_json(random, value):

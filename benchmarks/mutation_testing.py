@@ -108,8 +108,8 @@ def copy_tree(folder):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     shutil.copy(ROOT / "setup.cfg", folder)
-    (folder / "keras_attention_apps").symlink_to(ROOT / "apps")
-    # Replaces the folder of this script, whose modules have names of test folders.
+    (folder / "keras_attention_apps").symlink_to(ROOT / "apps/keras_attention_apps")
+    # Instead of the folder of this script.
     sys.path[0] = str(folder)
     os.environ["PYTHONPATH"] = str(folder)
 
@@ -198,7 +198,7 @@ def measure_tests():
     measured = coverage.Coverage(data_file=None, source=["keras_attention"])
     recorder = Recorder(measured)
     measured.start()
-    code = run_tests([f"tests/{name}" for name in TESTS], recorder)
+    code = run_tests([f"tests/keras_attention/{name}" for name in TESTS], recorder)
     measured.stop()
     if code:
         return {}, {}

@@ -114,6 +114,7 @@ def main():
     parser.add_argument("--max-queue", type=int, default=64)
     options = parser.parse_args()
     from gradio_client import Client
+
     from keras_attention_apps.captioner import LiteCaptioner
 
     with tempfile.TemporaryDirectory() as folder:

@@ -100,6 +100,7 @@ def gradient_noise(trained, images):
     """Return the deviation of the gradient between draws, relative to its norm."""
     import numpy as np
     import tensorflow as tf
+
     from keras_attention_apps.captioner.data.batches import TrainingBatches
 
     network, longest = trained.network, trained.config.max_length

@@ -12,10 +12,13 @@ and the input that took the most CPU time.
     python benchmarks/robustness.py datasets --count 10000
     python benchmarks/robustness.py sentences --count 10000
     python benchmarks/robustness.py markup --count 1000
+    python benchmarks/robustness.py repeats --count 200
     python benchmarks/robustness.py tokenizers --count 500
     python benchmarks/robustness.py models --count 500
+    python benchmarks/robustness.py configs --count 1000
     python benchmarks/robustness.py requests --count 500
     python benchmarks/robustness.py layers --count 2000     # KERAS_BACKEND=jax, too
+    python benchmarks/robustness.py arguments --count 2000  # KERAS_BACKEND=jax, too
 """
 
 import collections
@@ -31,10 +34,13 @@ import sys
 import tempfile
 import time
 import traceback
-import types
+import zipfile
 from pathlib import Path
 
 import costly_images
+import documents
+import hostile_arguments
+import hostile_configs
 import hostile_requests
 import hostile_tokenizers
 import mutated_inputs
@@ -155,82 +161,55 @@ class Sentences:
 
 
 class Markup:
-    """Translates damaged pages and subtitles, and looks for all words and tags in them.
+    """Translates damaged pages and subtitles, and looks for all that must stay.
 
-    In place of a model, words are reversed or stay in order, with random alignments.
+    In place of a model, words are shuffled, with random alignments.
     """
 
-    max_length = 30
+    def inputs(self, random):
+        pages = documents.mutated_files(random, documents.PAGES)
+        subtitles = documents.mutated_files(random, documents.SUBTITLES)
+        while True:
+            for files in (pages, subtitles):
+                how, name, content = next(files)
+                yield how, (name, content)
 
-    def __init__(self):
-        self.tokenizer, self.random = self, np.random.default_rng(1)
+    def known(self):
+        name = "film.srt"
+        return name, documents.SUBTITLES[name].encode()
 
-    def encode(self, text):
-        return [*text.split(), ""]
+    def answer(self, item):
+        name, content = item
+        kind = documents.kind_of(name)
+        assert documents.is_identical(content, kind)
+        wrong = documents.failures(content, kind, documents.Echo(seed=1))
+        assert not wrong, wrong
+        return repr(wrong)
 
-    def translate(self, sentences, *, split):
-        found = []
-        for sentence in sentences:
-            source = sentence.split()
-            words = source[:: 1 if len(sentence) % 2 else -1]
-            weights = self.random.dirichlet([0.1] * len(source), len(source))
-            text = " ".join(words)
-            one = types.SimpleNamespace(text=text, source_words=source, words=words)
-            one.weights, one.cut = weights, False
-            found.append(one)
-        return found
+
+class Repeats:
+    """Translates files that repeat pieces of markup thousands of times.
+
+    What takes the square of the length, or more, is a hang. Sentences stay as they are.
+    """
 
     def inputs(self, random):
         while True:
-            kind = str(random.choice(list(mutated_inputs.MARKUP)))
-            content = mutated_inputs.MARKUP[kind].encode()
-            mutated = mutated_inputs.mutated_markup
-            if random.random() < 0.3:
-                mutated = mutated_inputs.mutated_bytes
-            how, content = mutated(random, content)
-            yield f"{kind}, {how}", (kind, content)
+            kind = str(random.choice(list(documents.HEADS)))
+            count = random.choice([1, 1, 2, 3])
+            piece = "".join(random.choice(documents.PIECES, count))
+            head = documents.HEADS[kind] if random.random() < 0.7 else ""
+            yield f"{kind}, {head[:20]!r}, {piece!r}", (kind, head, piece)
 
     def known(self):
-        return "subtitles", mutated_inputs.MARKUP["subtitles"].encode()
+        return "html", "<p>", "<b>a</b> "
 
     def answer(self, item):
-        from keras_attention_apps.common.files import decoded
-        from keras_attention_apps.nmt import markup
+        from keras_attention_apps.nmt.markup import translate_file
 
-        kind, content = item
-        is_html = kind != "subtitles"
-        text, encoding = decoded(content, "file", is_html=is_html)
-        self.random = np.random.default_rng(1)
-        translate = markup.translate_html if is_html else markup.translate_subtitles
-        found = translate(self, text)
-        markup.encoded(found, encoding, is_html=is_html)
-        parts = self.parts_of_page if is_html else self.parts_of_subtitles
-        assert parts(found) == parts(text), found
-        if is_html:
-            assert translate(self, found, language=None) is not None
-        return found
-
-    def parts_of_page(self, text):
-        """Return the tags with their attributes, and all characters of the text."""
-        import lxml.html
-        from keras_attention_apps.nmt.markup import parsed
-
-        root = parsed(text)
-        if root is None:
-            return text
-        elements = [x for x in root.iter() if isinstance(x.tag, str)]
-        tags = collections.Counter((x.tag, *sorted(x.items())) for x in elements)
-        return tags, self.characters(
-            lxml.html.tostring(root, method="text", encoding="unicode")
-        )
-
-    def parts_of_subtitles(self, text):
-        return self.characters(text)
-
-    def characters(self, text):
-        from keras_attention_apps.nmt.text import clean
-
-        return collections.Counter(clean(text).replace(" ", ""))
+        kind, head, piece = item
+        text = head + (piece * documents.REPEATED)[: documents.REPEATED] + "\n"
+        return translate_file(documents.Echo(), text, kind).text
 
 
 class Tokenizers:
@@ -265,6 +244,7 @@ class Models:
 
     def __init__(self):
         import keras
+
         from keras_attention_apps.captioner.config import ModelConfig
         from keras_attention_apps.captioner.inference import Captioner
         from keras_attention_apps.captioner.network.networks import ShowAttendTell
@@ -343,6 +323,66 @@ class Models:
         return kind.from_preset(place).translate("A dog runs.").text
 
 
+class Configs:
+    """Loads tiny models with random values in their configuration, and uses them.
+
+    The metadata of a LiteRT file are changed in the same way.
+    """
+
+    def __init__(self):
+        # It is removed when this object is.
+        self._temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self._temporary.name)
+        hostile_configs.save_models(self.folder)
+
+    def inputs(self, random):
+        from keras_attention_apps.common.litert import read_model_file
+        from keras_attention_apps.nmt.config import PRESETS
+
+        contents = {
+            path.parent.name: json.loads(path.read_text())
+            for path in sorted(self.folder.glob("*/config.json"))
+        }
+        lite = PRESETS / "tatoeba-multi30k-en-de" / "model.tflite"
+        contents[str(lite)], _ = read_model_file(lite, "translator")
+        names = list(contents)
+        while True:
+            name = names[random.integers(len(names))]
+            how, text = hostile_configs.mutated(random, contents[name])
+            yield f"{Path(name).name}: {how}", (name, text)
+
+    def known(self):
+        name = hostile_configs.CAPTIONER
+        return name, (self.folder / name / "config.json").read_text()
+
+    def answer(self, item):
+        from keras_attention_apps.captioner import Captioner
+        from keras_attention_apps.nmt import LiteTranslator, Translator
+
+        name, text = item
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "model"
+            if name.endswith(".tflite"):
+                place = place.with_suffix(".tflite")
+                self.write_lite(Path(name), text, place)
+                return LiteTranslator.from_preset(place).translate("A dog.").text
+            shutil.copytree(self.folder / name, place)
+            (place / "config.json").write_text(text, encoding="utf-8")
+            if name in hostile_configs.TRANSLATORS:
+                return Translator.from_preset(place).translate("A dog.").text
+            return Captioner.from_preset(place).caption(PHOTO).text
+
+    def write_lite(self, path, text, place):
+        """Write a LiteRT file with other metadata, which need not be JSON."""
+        from keras_attention_apps.common.litert import METADATA, read_model_file
+
+        metadata, files = read_model_file(path, "translator")
+        place.write_bytes(path.read_bytes()[: metadata["model_bytes"]])
+        with zipfile.ZipFile(place, "a") as archive:
+            for name, content in {**files, METADATA: text.encode()}.items():
+                archive.writestr(name, content)
+
+
 class Layers:
     """Calls layers with shapes, masks and options of all kinds."""
 
@@ -351,7 +391,7 @@ class Layers:
             return values[random.integers(len(values))]
 
         while True:
-            layer = chosen("AdditiveAttention", "LuongAttention", "SelfAttention")
+            layer = chosen("AdditiveAttention", "LuongAttention", "MultiHeadAttention")
             options = {"weighting": chosen("softmax", "sparsemax", "entmax")}
             if layer == "AdditiveAttention":
                 options["weighting"] = chosen("softmax", "entmax", "hard", "monotonic")
@@ -412,7 +452,7 @@ class Layers:
             options = dict(case["options"])
             if case["layer"] == "AdditiveAttention" and "window" in options:
                 options["window"] = getattr(keras_attention, options["window"])()
-            sizes = {"SelfAttention": (2, 4), "LuongAttention": ("general",)}
+            sizes = {"MultiHeadAttention": (2, 4), "LuongAttention": ("general",)}
             layer = kind(*sizes.get(case["layer"], (4,)), **options)
             context, weights = layer(
                 drawn(batch, queries, case["depth"]),
@@ -429,6 +469,39 @@ class Layers:
         context = keras.ops.convert_to_numpy(context)
         assert case["values"] == "nan" or np.isfinite(context).all()
         return np.round(context, 4).tobytes()
+
+
+class Arguments:
+    """Calls layers, losses and searches with values that no argument is made for."""
+
+    def __init__(self):
+        self.cases = hostile_arguments.cases()
+
+    def inputs(self, random):
+        return hostile_arguments.inputs(random)
+
+    def known(self):
+        return "AdditiveAttention", {}
+
+    def answer(self, item):
+        import keras
+
+        name, changes = item
+        keras.utils.set_random_seed(1)
+        try:
+            found = hostile_arguments.call(self.cases[name], changes)
+        except ValueError as error:
+            # Keras appends the arguments of the call to the message.
+            text = str(error).split("Arguments received by")[0]
+            # Errors of the library, and of Keras' identifiers, say what was wrong.
+            clear = "eceived", "ould not interpret", "Unknown", *changes
+            if any(part in text for part in clear):
+                raise Refused(text) from error
+            raise
+        if changes:
+            return ""
+        leaves = [keras.ops.convert_to_numpy(x) for x in keras.tree.flatten(found)]
+        return repr([x.round(4).tolist() for x in leaves])
 
 
 class Requests:
@@ -468,9 +541,12 @@ KINDS = {
     "datasets": Datasets,
     "sentences": Sentences,
     "markup": Markup,
+    "repeats": Repeats,
     "tokenizers": Tokenizers,
     "models": Models,
+    "configs": Configs,
     "layers": Layers,
+    "arguments": Arguments,
     "requests": Requests,
 }
 

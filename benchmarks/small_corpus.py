@@ -10,15 +10,14 @@ first data set. Finished steps are not run again, and an interrupted one is resu
     python benchmarks/small_corpus.py tatoeba multi30k small
 """
 
+import argparse
 import random
 import subprocess
 import time
 from pathlib import Path
 
 import trainings
-import tyro
 import workers
-from tyro.conf import Positional
 
 JOINED = "--data corpus --data other --vocabulary-size 6000"
 # The name of a step is that of its output folder.
@@ -56,29 +55,30 @@ def write_data(first, second, output, languages, counts):
     (output / "mono.txt").write_text(text, encoding="utf-8")
 
 
-def small_corpus(
-    first: Positional[Path],
-    second: Positional[Path],
-    output: Positional[Path],
-    *,
-    languages: tuple[str, str] = ("en", "de"),
-    pairs: int = 5000,
-    others: int = 5000,
-    monolingual: int = 5000,
-    epochs: int = 14,
-):
-    """Run the steps, and print the quality of each model.
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    text = "Folder of the data set from which the pairs are drawn."
+    parser.add_argument("first", type=Path, help=text)
+    text = "Folder of the other parallel text."
+    parser.add_argument("second", type=Path, help=text)
+    text = "Folder to which everything is written."
+    parser.add_argument("output", type=Path, help=text)
+    text = "Source and target language."
+    parser.add_argument("--languages", nargs=2, default=("en", "de"), help=text)
+    for name, default, text in (
+        ("pairs", 5000, "Number of pairs."),
+        ("others", 5000, "Number of pairs of the other parallel text."),
+        ("monolingual", 5000, "Number of monolingual target sentences."),
+        ("epochs", 14, "Epochs of every training."),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default, help=text)
+    small_corpus(**vars(parser.parse_args()))
 
-    Args:
-        first: Folder of the data set from which the pairs are drawn.
-        second: Folder of the other parallel text.
-        output: Folder to which everything is written.
-        languages: Source and target language.
-        pairs: Number of pairs.
-        others: Number of pairs of the other parallel text.
-        monolingual: Number of monolingual target sentences.
-        epochs: Epochs of every training.
-    """
+
+def small_corpus(
+    first, second, output, *, languages, pairs, others, monolingual, epochs
+):
+    """Run the steps, and print the quality of each model."""
     if not output.exists():
         write_data(first, second, output, languages, (pairs, others, monolingual))
     for name, step in STEPS.items():
@@ -99,4 +99,4 @@ def small_corpus(
 
 
 if __name__ == "__main__":
-    tyro.cli(small_corpus)
+    main()

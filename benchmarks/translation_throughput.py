@@ -71,8 +71,6 @@ COMPILED_STEP = 16
 SIZES = {"bahdanau": (256, 320, 1, 4), "self-attention": (128, 256, 4, 4)}
 # Special tokens of this project; `joeynmt_search` has those of JoeyNMT.
 PAD, END, SPECIAL = 0, 2, 4
-# The names of special tokens in CTranslate2.
-SYMBOLS = {PAD: "<blank>", 1: "<s>", END: "</s>", 3: "<unk>"}
 # Lengths of sources of the LiteRT files.
 LITERT_LENGTHS = (16, 32, 48)
 # Beam width, batch size, and n: every n-th sentence is searched.
@@ -162,6 +160,7 @@ def our_search(
     task, beam_size, together, every, *, batch, jit_compile, precision="float32"
 ):
     import keras
+
     from keras_attention_apps.common.network.base import computing_in
 
     if "model" in task:
@@ -176,9 +175,8 @@ def our_search(
         options = {"beam_size": beam_size, "batch_size": batch, "split": False}
         return lambda: [translator.translate(part, **options) for part in parts]
 
-    from keras_attention_apps.common.network.base import SearchModel
-
     from keras_attention import beam_search
+    from keras_attention_apps.common.network.base import SearchModel
 
     with computing_in(precision):
         network = random_network(task["attention"])
@@ -202,6 +200,7 @@ def our_search(
 
 def random_network(attention):
     import keras
+
     from keras_attention_apps.common.options import with_defaults
     from keras_attention_apps.nmt.config import RECIPES, ModelConfig
     from keras_attention_apps.nmt.network import build_network
@@ -304,9 +303,9 @@ def _padded(source):
 def random_searches(attention, beam_size, longest):
     """Return the search of a random network, and its inputs, for each length."""
     import tensorflow as tf
-    from keras_attention_apps.common.network.base import SearchModel
 
     from keras_attention import beam_search
+    from keras_attention_apps.common.network.base import SearchModel
 
     network = random_network(attention)
     find = functools.partial(beam_search, beam_size=beam_size)
@@ -350,6 +349,7 @@ def random_onnx(attention, beam_size, precision, longest):
 def trained_onnx(name, beam_size, precision, length):
     """Return an ONNX model of a trained model for sources of a length."""
     import tensorflow as tf
+
     from keras_attention_apps.nmt import Translator
 
     translator = Translator.from_preset(name)
@@ -490,7 +490,8 @@ def ctranslate2_search(
     if "model" in task:
         return _from_strings(translator, task, beam_size, together, every, batch)
     parts = [
-        ([[SYMBOLS.get(x, str(x)) for x in row if x != PAD] for row in source], steps)
+        # CTranslate2 adds the end.
+        ([[str(x) for x in row if x not in (PAD, END)] for row in source], steps)
         for source, steps in batches_of(task, together, every)
     ]
     options = {"beam_size": beam_size, "max_batch_size": batch}
@@ -517,69 +518,13 @@ def _from_strings(translator, task, beam_size, together, every, batch):
 
     def translate():
         for part in parts:
-            source = [[*x, SYMBOLS[END]] for x in subwords.encode(part, out_type=str)]
+            source = subwords.encode(part, out_type=str)
             found = translator.translate_batch(
                 source, beam_size=beam_size, max_batch_size=batch
             )
             subwords.decode([x.hypotheses[0] for x in found])
 
     return translate
-
-
-def write_ctranslate2(network, pieces, folder):
-    """Write a self-attention network of ours as CTranslate2 reads it."""
-    from ctranslate2.specs import TransformerSpec
-
-    def array(x):
-        return np.ascontiguousarray(x, dtype="float32")
-
-    def norm(spec, layer):
-        spec.gamma, spec.beta = array(layer.gamma), array(layer.beta)
-
-    def dense(spec, *layers):
-        spec.weight = np.concatenate([array(layer.kernel).T for layer in layers])
-        spec.bias = np.concatenate([array(layer.bias) for layer in layers])
-
-    config, table = network.config, array(network.embedding.embeddings)
-    sizes = config.encoder_layers, config.decoder_layers
-    spec = TransformerSpec.from_config(sizes, config.heads, pre_norm=True)
-    spec.config.layer_norm_epsilon = network.encoder_norm.epsilon
-    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = table
-    spec.decoder.projection.weight = table
-    spec.decoder.projection.bias = np.zeros(len(table), "float32")
-    encodings = network.positions(np.zeros((1, 512, table.shape[1]), "float32"))
-    for side, layers, last_norm in (
-        (spec.encoder, network.encoder_layers, network.encoder_norm),
-        (spec.decoder, network.transformer.layers, network.transformer.norm),
-    ):
-        side.position_encodings.encodings = array(encodings[0])
-        norm(side.layer_norm, last_norm)
-        for own, layer in zip(side.layer, layers, strict=True):
-            parts = layer.self_attention.step, layer.self_attention.memory
-            norm(own.self_attention.layer_norm, layer.norms[0])
-            dense(
-                own.self_attention.linear[0],
-                parts[0].query_projection,
-                parts[1].key_projection,
-                parts[1].value_projection,
-            )
-            dense(own.self_attention.linear[1], parts[0].output_projection)
-            norm(own.ffn.layer_norm, layer.norms[-1])
-            dense(own.ffn.linear_0, layer.widen)
-            dense(own.ffn.linear_1, layer.narrow)
-    for own, layer in zip(spec.decoder.layer, network.transformer.layers, strict=True):
-        parts = layer.source_attention.step, layer.source_attention.memory
-        norm(own.attention.layer_norm, layer.norms[1])
-        dense(own.attention.linear[0], parts[0].query_projection)
-        dense(
-            own.attention.linear[1], parts[1].key_projection, parts[1].value_projection
-        )
-        dense(own.attention.linear[2], parts[0].output_projection)
-    words = [SYMBOLS.get(i, piece) for i, piece in enumerate(pieces)]
-    spec.register_source_vocabulary(words)
-    spec.register_target_vocabulary(words)
-    spec.validate()
-    spec.save(folder)
 
 
 def settings_of(candidate, task, together):
@@ -755,7 +700,9 @@ def main():
             Path(task["ctranslate2"]).mkdir()
             network = network or random_network(task["attention"])
             network({"source": np.ones((1, 2)), "target": np.ones((1, 2))})
-            write_ctranslate2(network, pieces, task["ctranslate2"])
+            from keras_attention_apps.nmt.ctranslate2_models import specification
+
+            specification(network, pieces).save(task["ctranslate2"])
         os.environ[TASK] = str(Path(folder, "task.json"))
         Path(os.environ[TASK]).write_text(json.dumps(task))
         print(f"{task['attention']}; medians of {arguments.rounds} rounds\n")

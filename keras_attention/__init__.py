@@ -18,7 +18,7 @@ from keras_attention.layers.luong import (
     LuongAttention,
 )
 from keras_attention.layers.monotonic import MochaWeighting, MonotonicWeighting
-from keras_attention.layers.multi_head import MultiHeadAttention, SelfAttention
+from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.layers.pointing import PointerGenerator, PointerNetwork
 from keras_attention.layers.pooling import AttentionPooling
 from keras_attention.layers.positions import (
@@ -30,6 +30,11 @@ from keras_attention.layers.positions import (
     T5Positions,
 )
 from keras_attention.layers.recurrent import LayerNormGRUCell, LayerNormLSTMCell
+from keras_attention.layers.self_attention import SelfAttention
+from keras_attention.layers.transformer import (
+    TransformerDecoderLayer,
+    TransformerEncoderLayer,
+)
 from keras_attention.layers.weightings import (
     EntmaxWeighting,
     HardWeighting,
@@ -60,7 +65,9 @@ from keras_attention.search.beam import beam_search
 from keras_attention.search.constraints import (
     Ban,
     Constraint,
+    ExactlyOnce,
     MinLength,
+    NoLoops,
     NoRepeatNgrams,
     Prefix,
 )
@@ -88,6 +95,7 @@ __all__ = [
     "Constraint",
     "DotScore",
     "EntmaxWeighting",
+    "ExactlyOnce",
     "GeneralScore",
     "HardWeighting",
     "InverseSigmoidRate",
@@ -102,6 +110,7 @@ __all__ = [
     "MochaWeighting",
     "MonotonicWeighting",
     "MultiHeadAttention",
+    "NoLoops",
     "NoRepeatNgrams",
     "PointerCrossentropy",
     "PointerGenerator",
@@ -122,6 +131,8 @@ __all__ = [
     "SoftmaxWeighting",
     "SparsemaxWeighting",
     "T5Positions",
+    "TransformerDecoderLayer",
+    "TransformerEncoderLayer",
     "Weighting",
     "WordVectors",
     "__version__",

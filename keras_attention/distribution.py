@@ -9,11 +9,12 @@ def attention_layout_map(
     """Return a layout map that shards the projections of attention over a mesh axis.
 
     Tensor parallelism over the hidden units: the kernels `(D, units)` of the query,
-    key, value and gate projections are sharded by columns, with their biases; the
-    kernel `(units, D)` of the output projection by rows; and the scale `(units,)` of an
-    additive score. Every device computes the scores and contexts of its own units (its
-    heads in `SelfAttention`), and one all-reduce adds up the results. All other weights
-    are replicated. Entries for further layers of a model can be added.
+    key, value and gate projections, and of the hidden layer of a Transformer layer, are
+    sharded by columns, with their biases; the kernel `(units, D)` of the output
+    projection by rows; and the scale `(units,)` of an additive score. Every device
+    computes the scores and contexts of its own units (its heads in `SelfAttention`),
+    and one all-reduce adds up the results. All other weights are replicated. Entries
+    for further layers of a model can be added.
 
     Args:
         device_mesh: The `keras.distribution.DeviceMesh`.
@@ -48,8 +49,9 @@ def attention_layout_map(
             f"Received: {axis!r}"
         )
     layout_map = keras.distribution.LayoutMap(device_mesh)
-    layout_map[r".*(query|key|value|gate)_projection(_copy)?/kernel"] = (None, axis)
-    layout_map[r".*(query|key|value|gate)_projection(_copy)?/bias"] = (axis,)
+    columns = r".*(query|key|value|gate|hidden)_projection(_copy)?"
+    layout_map[f"{columns}/kernel"] = (None, axis)
+    layout_map[f"{columns}/bias"] = (axis,)
     layout_map[r".*output_projection/kernel"] = (axis, None)
     layout_map[r".*score(_copy)?/scale"] = (axis,)
     return layout_map

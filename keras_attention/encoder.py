@@ -15,8 +15,9 @@ from keras_attention.ops.masks import clear_masked
 from keras_attention.serialization import CompositeLayer, config_of
 from keras_attention.sizes import at_least_one
 from keras_attention.split_cells import split_cell
-from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor
+from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import (
+    CheckedCall,
     check_boolean,
     check_mask,
     check_rank,
@@ -25,7 +26,7 @@ from keras_attention.validation import (
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class RecurrentEncoder(CompositeLayer):
+class RecurrentEncoder(CheckedCall, CompositeLayer):
     """Recurrent encoder in one direction, or in both with two cells.
 
         forward[s]     = cell(inputs[s], forward[s-1])
@@ -107,7 +108,7 @@ class RecurrentEncoder(CompositeLayer):
         self.supports_masking = True
 
     @property
-    def _cells(self):
+    def _cells(self) -> list[keras.layers.Layer]:
         return [cell for cell in (self.cell, self.backward_cell) if cell is not None]
 
     def build(self, inputs_shape: Shape, initial_state_shape: Shapes = None) -> None:
@@ -143,7 +144,7 @@ class RecurrentEncoder(CompositeLayer):
                 for cell, state in zip(self._cells, states, strict=True)
             ]
 
-            def step(states, parts):
+            def step(states: Nested, parts: Nested) -> tuple[Nested, ...]:
                 together = zip(passes, states, parts, strict=True)
                 results = [one.step(state, part) for one, state, part in together]
                 return tuple(zip(*results, strict=True))
@@ -162,7 +163,7 @@ class RecurrentEncoder(CompositeLayer):
         states = tree.map_structure(lambda x: ops.cast(x, self.compute_dtype), states)
         return (annotations, *(x for state in states for x in state))
 
-    def _states(self, initial_state, inputs):
+    def _states(self, initial_state: Nested, inputs: Nested) -> list[Nested]:
         """Return the list of states before the first step of every cell."""
         batch = ops.shape(inputs)[0]
         states = [recurrent.initial_cell_state(cell, batch) for cell in self._cells]
@@ -184,7 +185,7 @@ class RecurrentEncoder(CompositeLayer):
             for cell, own in zip(self._cells, states, strict=True)
         ]
 
-    def _reset_dropout_masks(self):
+    def _reset_dropout_masks(self) -> None:
         for cell in self._cells:
             recurrent.reset_dropout_masks(cell)
 
@@ -227,12 +228,19 @@ class _Pass:
         sequences: Dict of tensors `(S, ...)`; each step receives its part.
     """
 
-    def __init__(self, cell, inputs, mask, state, backward):
+    def __init__(
+        self,
+        cell: keras.layers.Layer,
+        inputs: Nested,
+        mask: Tensor,
+        state: Nested,
+        backward: bool,
+    ) -> None:
         self._cell = cell
         self._backward = backward
         inputs = self._in_order(ops.cast(inputs, cell.compute_dtype))
-        self._split = split_cell(cell, inputs, cell.compute_dtype)
-        self.sequences = {"inputs": inputs}
+        self._split: Any = split_cell(cell, inputs, cell.compute_dtype)
+        self.sequences: Tensors = {"inputs": inputs}
         if self._split is not None:
             self.sequences = {"inputs": self._split.sequences}
         elif recurrent.has_dropout(cell):
@@ -241,7 +249,7 @@ class _Pass:
         if mask is not None:
             self.sequences["mask"] = self._in_order(mask)[..., None]
 
-    def step(self, state, part):
+    def step(self, state: Nested, part: Nested) -> tuple[Nested, Tensors]:
         """Return the new state, and the dict that `finish` takes."""
         if self._split is None:
             output, new_state = recurrent.call_cell(self._cell, part["inputs"], state)
@@ -260,16 +268,16 @@ class _Pass:
             )
         return new_state, results
 
-    def finish(self, results):
+    def finish(self, results: Nested) -> Tensor:
         """Return the outputs `(S, B, U)` in the order of the inputs."""
         if "previous_state" in results:
             self._split.record_kernel_inputs(None, results["previous_state"])
         return self._in_order(results["output"])
 
-    def _in_order(self, x):
+    def _in_order(self, x: Tensor) -> Tensor:
         return ops.flip(x, axis=0) if self._backward else x
 
 
-def _check_inputs(shape, mask=None):
+def _check_inputs(shape: Shape, mask: Tensor | None = None) -> None:
     check_rank("inputs", shape, (3,), "(batch, steps, depth)")
     check_mask("mask", mask, shape[:2])

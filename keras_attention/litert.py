@@ -4,7 +4,7 @@ import contextlib
 import logging
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -12,6 +12,7 @@ import keras
 from keras_attention.backends import tracing_for_litert
 from keras_attention.litert_operators import simplify_operators
 from keras_attention.litert_quantization import quantize_convolutions, quantize_weights
+from keras_attention.typing import Nested
 
 QUANTIZATIONS = (None, "float16", "int8")
 
@@ -128,7 +129,7 @@ def convert_to_litert(
 
 
 @contextlib.contextmanager
-def _without_warnings():
+def _without_warnings() -> Iterator[None]:
     """Silence the warnings of TensorFlow about functions without gradients."""
     logger = logging.getLogger("absl")
     level = logger.level
@@ -139,7 +140,7 @@ def _without_warnings():
         logger.setLevel(level)
 
 
-def _frozen(function, specs):
+def _frozen(function: Any, specs: dict[str, Any]) -> Any:
     """Return a function as a graph whose weights are constants.
 
     LiteRT cannot read variables inside a loop.
@@ -154,7 +155,7 @@ def _frozen(function, specs):
     names = [tensor.name.split(":")[0] for tensor in graph.inputs]
 
     @tf.function
-    def call(**inputs):
+    def call(**inputs: Any) -> Nested:
         outputs = graph(*(inputs[name] for name in names))
         return tf.nest.pack_sequence_as(traced.structured_outputs, outputs)
 

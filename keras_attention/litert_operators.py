@@ -1,8 +1,11 @@
 """Operators of LiteRT models: editing them, and faster ones with the same results."""
 
 import warnings
+from typing import Any
 
 import numpy as np
+
+from keras_attention.typing import Tensor
 
 # Minimum versions of the operators: FULLY_CONNECTED with one scale for each output,
 # DEQUANTIZE from float16, and the others in 8 bits.
@@ -18,7 +21,7 @@ MIN_VERSIONS = {
 RESHAPING = ("RESHAPE", "STRIDED_SLICE")
 
 
-def simplify_operators(model):
+def simplify_operators(model: bytes) -> bytes:
     """Replace operators of a LiteRT model by faster ones with the same results.
 
     - `LOG_SOFTMAX` is computed number by number. It becomes operators that process many
@@ -32,11 +35,11 @@ def simplify_operators(model):
     Returns:
         The bytes of the model.
     """
-    model = _Simplifier(model)
-    for graph in model.model.subgraphs:
-        model.replace_log_softmax(graph)
-        model.remove_identities(graph)
-    return model.to_bytes()
+    simplifier = _Simplifier(model)
+    for graph in simplifier.model.subgraphs:
+        simplifier.replace_log_softmax(graph)
+        simplifier.remove_identities(graph)
+    return simplifier.to_bytes()
 
 
 class EditedModel:
@@ -48,13 +51,13 @@ class EditedModel:
         content: Bytes of the model.
     """
 
-    def __init__(self, content):
+    def __init__(self, content: Tensor) -> None:
         from tensorflow.lite.python import schema_py_generated as schema
 
         root = schema.Model.GetRootAsModel(content, 0)
         self.model, self.schema = schema.ModelT.InitFromObj(root), schema
 
-    def to_bytes(self):
+    def to_bytes(self) -> bytes:
         """Return the bytes of the changed model."""
         import flatbuffers
 
@@ -62,7 +65,7 @@ class EditedModel:
         builder.Finish(self.model.Pack(builder), b"TFL3")
         return bytes(builder.Output())
 
-    def compact(self):
+    def compact(self) -> None:
         """Remove what no run reads, and store equal buffers once.
 
         These are tensors without an operator, names of tensors that are neither inputs
@@ -70,7 +73,7 @@ class EditedModel:
         """
         buffers, numbers = [self.model.buffers[0]], {b"": 0}
 
-        def shared(number):
+        def shared(number: int) -> int:
             data = self.model.buffers[number].data
             key = b"" if data is None else np.asarray(data, "uint8").tobytes()
             if key not in numbers:
@@ -91,7 +94,7 @@ class EditedModel:
             metadata.buffer = shared(metadata.buffer)
         self.model.buffers = buffers
 
-    def remove_unused_tensors(self, graph):
+    def remove_unused_tensors(self, graph: Any) -> None:
         """Remove the tensors of a graph that are neither computed nor read."""
         used = {*graph.inputs, *graph.outputs}
         for operator in graph.operators:
@@ -107,7 +110,7 @@ class EditedModel:
                 for tensor in (*signature.inputs, *signature.outputs):
                     tensor.tensorIndex = new[tensor.tensorIndex]
 
-    def interpreter(self):
+    def interpreter(self) -> Any:
         """Return an interpreter that runs the changed model."""
         import tensorflow as tf
 
@@ -118,13 +121,20 @@ class EditedModel:
         interpreter.allocate_tensors()
         return interpreter
 
-    def is_a(self, operator, name):
+    def is_a(self, operator: Any, name: str) -> bool:
         """Return whether an operator is of a kind."""
         code = self.model.operatorCodes[operator.opcodeIndex]
         kind = max(code.builtinCode, code.deprecatedBuiltinCode)
         return kind == getattr(self.schema.BuiltinOperator, name)
 
-    def operator(self, name, inputs, output, options=None, **values):
+    def operator(
+        self,
+        name: str,
+        inputs: Any,
+        output: Any,
+        options: str | None = None,
+        **values: Any,
+    ) -> Any:
         """Return a new operator.
 
         Args:
@@ -143,7 +153,7 @@ class EditedModel:
             vars(operator.builtinOptions).update(values)
         return operator
 
-    def operator_code(self, name):
+    def operator_code(self, name: str) -> int:
         """Return the number of a kind of operator, which is added if there is none."""
         version = MIN_VERSIONS.get(name, 1)
         kind = getattr(self.schema.BuiltinOperator, name)
@@ -157,23 +167,25 @@ class EditedModel:
         self.model.operatorCodes.append(code)
         return len(self.model.operatorCodes) - 1
 
-    def is_constant(self, tensor):
+    def is_constant(self, tensor: Any) -> bool:
         """Return whether a tensor has the same values in every run."""
         return self.model.buffers[tensor.buffer].data is not None
 
-    def values(self, tensor, dtype="float32"):
+    def values(self, tensor: Any, dtype: str = "float32") -> np.ndarray:
         """Return the array of a constant tensor."""
         data = np.asarray(self.model.buffers[tensor.buffer].data, "uint8")
         return data.view(dtype).reshape(tensor.shape)
 
-    def add_buffer(self, values):
+    def add_buffer(self, values: np.ndarray) -> int:
         """Add a buffer with an array, and return its number."""
         buffer = self.schema.BufferT()
         buffer.data = values.ravel().view("uint8")
         self.model.buffers.append(buffer)
         return len(self.model.buffers) - 1
 
-    def add_tensor(self, graph, name, dtype, shape, buffer=0):
+    def add_tensor(
+        self, graph: Any, name: bytes, dtype: str, shape: Any, buffer: int = 0
+    ) -> int:
         """Add a tensor to a graph, and return its number."""
         tensor = self.schema.TensorT()
         tensor.name = name + b"/" + dtype.lower().encode()
@@ -187,7 +199,7 @@ class EditedModel:
 class _Simplifier(EditedModel):
     """Replaces and removes operators; see `simplify_operators`."""
 
-    def replace_log_softmax(self, graph):
+    def replace_log_softmax(self, graph: Any) -> None:
         """Write the log-softmax of a graph as maximum, exponential, sum and logarithm.
 
         y = x - max(x)
@@ -201,7 +213,7 @@ class _Simplifier(EditedModel):
                 operators.append(operator)
         graph.operators = operators
 
-    def log_softmax(self, graph, operator):
+    def log_softmax(self, graph: Any, operator: Any) -> list[Any]:
         """Return the operators that replace a `LOG_SOFTMAX`."""
         (x,), (output,) = operator.inputs, operator.outputs
         tensor = graph.tensors[x]
@@ -214,7 +226,7 @@ class _Simplifier(EditedModel):
         shifted, odds = (
             self.add_tensor(graph, tensor.name, "FLOAT32", shape) for _ in range(2)
         )
-        reduce = {"options": "ReducerOptions", "keepDims": True}
+        reduce: dict[str, Any] = {"options": "ReducerOptions", "keepDims": True}
         return [
             self.operator("REDUCE_MAX", [x, axis], largest, **reduce),
             self.operator("SUB", [x, largest], shifted, "SubOptions"),
@@ -224,12 +236,13 @@ class _Simplifier(EditedModel):
             self.operator("SUB", [shifted, normalizer], output, "SubOptions"),
         ]
 
-    def remove_identities(self, graph):
+    def remove_identities(self, graph: Any) -> None:
         """Remove reshapes and slices that change nothing.
 
         An operator that reads what such an operator returns reads its input instead.
         """
-        same, kept = {}, []
+        same: dict[int, int] = {}
+        kept = []
         for operator in graph.operators:
             inputs = [same.get(number, number) for number in operator.inputs]
             operator.inputs, output = inputs, operator.outputs[0]
@@ -239,7 +252,7 @@ class _Simplifier(EditedModel):
                 kept.append(operator)
         graph.operators = kept
 
-    def is_identity(self, graph, operator):
+    def is_identity(self, graph: Any, operator: Any) -> bool:
         """Return whether an operator is a reshape or slice that returns its input."""
         if not any(self.is_a(operator, name) for name in RESHAPING):
             return False
@@ -257,7 +270,7 @@ class _Simplifier(EditedModel):
         return self.is_constant(strides) and (self.values(strides, "int32") == 1).all()
 
 
-def _has_known_shape(tensor):
+def _has_known_shape(tensor: Any) -> bool:
     """Return whether all sizes of a tensor are known before a run."""
     signature = tensor.shapeSignature
     return signature is None or all(size >= 0 for size in signature)

@@ -1,9 +1,11 @@
 """Quantisation of the weights of a LiteRT model to 16 or 8 bits."""
 
 import functools
+from typing import Any
 
 import numpy as np
 
+from keras_attention import litert_rounding
 from keras_attention.litert_operators import EditedModel
 
 # Smaller matrices stay in float32.
@@ -20,7 +22,7 @@ CONVOLUTIONS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3}
 MAX_FLOAT16 = 65504
 
 
-def quantize_weights(model, precision):
+def quantize_weights(model: bytes, precision: str) -> bytes:
     r"""Quantise the weights of a LiteRT model.
 
     In float16, an operator (`DEQUANTIZE`) converts a matrix or a kernel to float32
@@ -56,10 +58,10 @@ def quantize_weights(model, precision):
 class _Quantizer(EditedModel):
     """Quantises the weights of a model; shared weights stay shared."""
 
-    def __init__(self, model, precision):
+    def __init__(self, model: Any, precision: str) -> None:
         super().__init__(model)
         # Cache: (float32 buffer, dtype) -> result of `converted`.
-        self.copies = {}
+        self.copies: dict[tuple[int, str], Any] = {}
         # Buffers of matrices that become 8-bit integers.
         self.eight_bits = {
             graph.tensors[operator.inputs[1]].buffer
@@ -68,7 +70,7 @@ class _Quantizer(EditedModel):
             if precision == "int8" and self.is_a(operator, "FULLY_CONNECTED")
         }
 
-    def quantize(self, graph):
+    def quantize(self, graph: Any) -> None:
         """Quantise the matrices, kernels and embeddings of one graph."""
         weights = {n for n, x in enumerate(graph.tensors) if self.is_weight(x)}
         operators = []
@@ -88,7 +90,7 @@ class _Quantizer(EditedModel):
             # Buffer 0 is empty: the tensor is no longer a constant.
             tensor.buffer = 0
 
-    def constant(self, graph, number):
+    def constant(self, graph: Any, number: int) -> Any:
         """Return an operator that computes a constant tensor, which is stored small."""
         tensor = graph.tensors[number]
         values = self.values(tensor).ravel()
@@ -105,7 +107,7 @@ class _Quantizer(EditedModel):
         copy, _ = self.add_copy(graph, tensor, "FLOAT16")
         return self.operator("DEQUANTIZE", [copy], number)
 
-    def is_weight(self, tensor):
+    def is_weight(self, tensor: Any) -> bool:
         """Return whether a tensor is a large constant, no vector, and fits float16.
 
         A constant such as a mask of -1e9 would become infinite.
@@ -118,21 +120,21 @@ class _Quantizer(EditedModel):
             and np.abs(self.values(tensor)).max() <= MAX_FLOAT16
         )
 
-    def looks_up(self, operator):
+    def looks_up(self, operator: Any) -> bool:
         """Return whether an operator takes rows of a table."""
         if not self.is_a(operator, "GATHER"):
             return False
         options = operator.builtinOptions
         return (options.axis, options.batchDims) == (0, 0)
 
-    def is_dense_in_8_bits(self, graph, operator, weights):
+    def is_dense_in_8_bits(self, graph: Any, operator: Any, weights: Any) -> bool:
         """Return whether an operator is a dense layer whose matrix becomes integers."""
         if not self.is_a(operator, "FULLY_CONNECTED"):
             return False
         matrix = operator.inputs[1]
         return matrix in weights and graph.tensors[matrix].buffer in self.eight_bits
 
-    def quantize_inputs(self, graph, operator):
+    def quantize_inputs(self, graph: Any, operator: Any) -> None:
         """Give a dense layer an 8-bit matrix, so that it quantises its inputs, too."""
         inputs, matrix, *bias = operator.inputs
         copy, _ = self.add_copy(graph, graph.tensors[matrix], "INT8")
@@ -140,7 +142,7 @@ class _Quantizer(EditedModel):
         operator.builtinOptions.asymmetricQuantizeInputs = True
         self.operator_code("FULLY_CONNECTED")
 
-    def lookup(self, graph, gather):
+    def lookup(self, graph: Any, gather: Any) -> list[Any]:
         """Return operators that take rows of a table, and convert these to float32.
 
         A table that is also the matrix of a dense layer has the precision of that.
@@ -148,7 +150,7 @@ class _Quantizer(EditedModel):
         table, output = graph.tensors[gather.inputs[0]], gather.outputs[0]
         shape = graph.tensors[output].shape
 
-        def take(source, dtype, width):
+        def take(source: Any, dtype: str, width: int) -> tuple[int, Any]:
             rows = self.add_tensor(graph, table.name, dtype, [*shape[:-1], width])
             take = self.operator("GATHER", [source, gather.inputs[1]], rows)
             take.builtinOptionsType = gather.builtinOptionsType
@@ -170,7 +172,7 @@ class _Quantizer(EditedModel):
             self.operator("MUL", [floats, factors], output),
         ]
 
-    def add_copy(self, graph, tensor, dtype):
+    def add_copy(self, graph: Any, tensor: Any, dtype: str) -> tuple[int, int | None]:
         """Add a copy of a constant tensor in float16 or 8 bits to a graph.
 
         Returns:
@@ -187,7 +189,7 @@ class _Quantizer(EditedModel):
         name, shape = tensor.name + b"/scales", (tensor.shape[0], 1)
         return number, self.add_tensor(graph, name, "FLOAT32", shape, buffer_of_scales)
 
-    def converted(self, values, dtype):
+    def converted(self, values: np.ndarray, dtype: str) -> tuple[int, int | None, Any]:
         """Store an array in another dtype.
 
         Returns:
@@ -208,15 +210,16 @@ class _Quantizer(EditedModel):
         return buffer, self.add_buffer(scales), quantization
 
 
-def quantize_convolutions(model, samples):
+def quantize_convolutions(model: bytes, samples: Any) -> bytes:
     r"""Let the convolutions of a LiteRT model compute in 8-bit integers.
 
     Inputs and outputs of convolutions, and of the additions of their outputs, become
     `scale * (q - zero)` with $q \in \{-128, ..., 127\}$, and a kernel `scale * q`, with
-    one scale for each filter. The first two convolutions stay in float32, as all
-    others read their errors. The limits of an activation are the means of its least and
-    of its greatest value in the samples; what is beyond is clipped. All other operators
-    compute in float32.
+    one scale for each filter. Kernels are rounded such that the outputs of each
+    convolution change little for the samples; see `litert_rounding`. The first two
+    convolutions stay in float32, as all others read their errors. The limits of an
+    activation are the means of its least and of its greatest value in the samples; what
+    is beyond is clipped. All other operators compute in float32.
 
     Args:
         model: Bytes of a LiteRT model whose weights are float32.
@@ -231,8 +234,9 @@ def quantize_convolutions(model, samples):
         if activations := quantizer.activations(graph):
             part = _part_before_last(model, signature.subgraphIndex, activations)
             numbers = {x.name.decode(): x.tensorIndex for x in signature.inputs}
-            limits = _mean_limits(part, activations, numbers, samples)
-            quantizer.quantize(graph, limits)
+            kernels = quantizer.kernels(graph)
+            limits, products = _statistics(part, activations, kernels, numbers, samples)
+            quantizer.quantize(graph, limits, products)
     _clear_unused_buffers(quantizer.model, {buffer for buffer, _ in quantizer.copies})
     return quantizer.to_bytes()
 
@@ -240,12 +244,12 @@ def quantize_convolutions(model, samples):
 class _ConvolutionQuantizer(EditedModel):
     """Quantises convolutions and their activations; see `quantize_convolutions`."""
 
-    def __init__(self, model):
+    def __init__(self, model: Any) -> None:
         super().__init__(model)
         # Cache for weights that signatures share: (float32 buffer, scales) -> buffer.
-        self.copies = {}
+        self.copies: dict[tuple[int, bytes], int] = {}
 
-    def activations(self, graph):
+    def activations(self, graph: Any) -> list[int]:
         """Return the numbers of the tensors that become 8-bit integers."""
         found, exact = {}, self.exact_convolutions(graph)
         for operator in graph.operators:
@@ -257,7 +261,7 @@ class _ConvolutionQuantizer(EditedModel):
                 found[operator.outputs[0]] = True
         return list(found)
 
-    def exact_convolutions(self, graph):
+    def exact_convolutions(self, graph: Any) -> list[int]:
         """Return the `id`s of the first convolutions, which stay in float32."""
         convolutions = [
             id(operator)
@@ -266,7 +270,34 @@ class _ConvolutionQuantizer(EditedModel):
         ]
         return convolutions[:EXACT_CONVOLUTIONS]
 
-    def axis_of_filters(self, graph, operator):
+    def kernels(self, graph: Any) -> dict[tuple[int, int], tuple[Any, bool]]:
+        """Return the kernels that are rounded by their inputs.
+
+        It is a dict from the numbers of input and kernel to the arguments of
+        `litert_rounding.patches_of`, and whether the convolution is depthwise.
+        """
+        found: dict[tuple[int, int], tuple[Any, bool]] = {}
+        exact = self.exact_convolutions(graph)
+        for operator in graph.operators:
+            axis = self.axis_of_filters(graph, operator)
+            if axis is None or id(operator) in exact:
+                continue
+            options = operator.builtinOptions
+            images, weights = (graph.tensors[number] for number in operator.inputs[:2])
+            is_depthwise = axis == CONVOLUTIONS["DEPTHWISE_CONV_2D"]
+            height, width, depth = weights.shape[1:]
+            size = height * width * (1 if is_depthwise else depth)
+            is_grouped = not is_depthwise and depth != images.shape[-1]
+            is_dilated = (options.dilationHFactor, options.dilationWFactor) != (1, 1)
+            if not (is_grouped or is_dilated or size > litert_rounding.MAX_NUMBERS):
+                strides = options.strideH, options.strideW
+                is_padded = options.padding == self.schema.Padding.SAME
+                arguments = (height, width), strides, is_padded
+                source, kernel = operator.inputs[:2]
+                found[source, kernel] = arguments, is_depthwise
+        return found
+
+    def axis_of_filters(self, graph: Any, operator: Any) -> int | None:
         """Return the axis of the filters of a convolution; None for other operators.
 
         Convolutions whose weights are not constants in float32 are other operators.
@@ -282,15 +313,17 @@ class _ConvolutionQuantizer(EditedModel):
                     return axis
         return None
 
-    def adds(self, operator, numbers):
+    def adds(self, operator: Any, numbers: Any) -> bool:
         """Return whether an operator adds two tensors of these numbers."""
         return self.is_a(operator, "ADD") and all(x in numbers for x in operator.inputs)
 
-    def quantize(self, graph, limits):
-        """Quantise a graph, given the limits of its activations."""
+    def quantize(self, graph: Any, limits: Any, products: Any) -> None:
+        """Quantise a graph, given the `_statistics` of its activations."""
         # From the numbers of float tensors to those of the same in integers, and the
         # numbers of float tensors that no operator computes any more.
-        integers, missing, exact = {}, set(), self.exact_convolutions(graph)
+        integers: dict[int, int] = {}
+        missing: set[int] = set()
+        exact = self.exact_convolutions(graph)
         operators, graph.operators = graph.operators, []
         for operator in operators:
             axis = self.axis_of_filters(graph, operator)
@@ -299,7 +332,9 @@ class _ConvolutionQuantizer(EditedModel):
                 self.dequantize(graph, operator.inputs, integers, missing)
             else:
                 missing.add(operator.outputs[0])
-                self.compute_in_integers(graph, operator, axis, integers, limits)
+                self.compute_in_integers(
+                    graph, operator, axis, integers, limits, products
+                )
             graph.operators.append(operator)
         self.dequantize(graph, graph.outputs, integers, missing)
         # Buffer 0 is empty: what no operator reads is no longer a constant.
@@ -308,7 +343,7 @@ class _ConvolutionQuantizer(EditedModel):
             if number not in read:
                 tensor.buffer = 0
 
-    def dequantize(self, graph, numbers, integers, missing):
+    def dequantize(self, graph: Any, numbers: Any, integers: Any, missing: Any) -> None:
         """Add the operators that compute those of some tensors that are missing."""
         for number in dict.fromkeys(numbers):
             if number in missing:
@@ -318,7 +353,15 @@ class _ConvolutionQuantizer(EditedModel):
                     self.operator("DEQUANTIZE", [source], number, options)
                 )
 
-    def compute_in_integers(self, graph, operator, axis, integers, limits):
+    def compute_in_integers(
+        self,
+        graph: Any,
+        operator: Any,
+        axis: int | None,
+        integers: Any,
+        limits: Any,
+        products: Any,
+    ) -> None:
         """Give a convolution, or an addition without axis, integers to compute with."""
         inputs, output = operator.inputs, operator.outputs[0]
         activations = inputs if axis is None else inputs[:1]
@@ -332,14 +375,16 @@ class _ConvolutionQuantizer(EditedModel):
         operator.inputs = [integers[number] for number in activations]
         if axis is not None:
             source = graph.tensors[operator.inputs[0]]
-            operator.inputs += self.integer_weights(graph, source, inputs[1:], axis)
+            operator.inputs += self.integer_weights(
+                graph, source, inputs[1:], axis, products.get(tuple(inputs[:2]))
+            )
         integers[output] = self.add_activation(graph, output, limits)
         operator.outputs = [integers[output]]
         for name in (*CONVOLUTIONS, "ADD"):
             if self.is_a(operator, name):
                 self.operator_code(name)
 
-    def add_activation(self, graph, number, limits):
+    def add_activation(self, graph: Any, number: int, limits: Any) -> int:
         """Add a tensor of 8-bit integers in place of a float one; return its number."""
         # Zero is exact, as a convolution pads with it.
         least, greatest = limits[number]
@@ -351,8 +396,13 @@ class _ConvolutionQuantizer(EditedModel):
         graph.tensors[added].quantization = self.scaling([scale], [zero])
         return added
 
-    def integer_weights(self, graph, source, weights, axis):
-        """Add kernel and bias of a convolution as integers; return their numbers."""
+    def integer_weights(
+        self, graph: Any, source: Any, weights: Any, axis: int, products: Any
+    ) -> list[int]:
+        """Add kernel and bias of a convolution as integers; return their numbers.
+
+        Without `products`, the kernel is rounded to the nearest integers.
+        """
         kernel, bias = (graph.tensors[number] for number in weights)
         values = np.moveaxis(self.values(kernel), axis, -1)
         scales = np.abs(values).max(axis=(0, 1, 2)) / 127
@@ -366,6 +416,8 @@ class _ConvolutionQuantizer(EditedModel):
             key = tensor.buffer, scale.tobytes()
             if key not in self.copies:
                 values = np.moveaxis(self.values(tensor), along, -1) / scale
+                if tensor is kernel and products is not None:
+                    values = _rounded_kernel(values, products, limit)
                 values = np.clip(np.round(values), -limit, limit).astype(dtype.lower())
                 values = np.ascontiguousarray(np.moveaxis(values, -1, along))
                 self.copies[key] = self.add_buffer(values)
@@ -377,7 +429,7 @@ class _ConvolutionQuantizer(EditedModel):
             numbers.append(number)
         return numbers
 
-    def scaling(self, scales, zeros, axis=0):
+    def scaling(self, scales: Any, zeros: Any, axis: int = 0) -> Any:
         """Return the parameters of a quantised tensor."""
         quantization = self.schema.QuantizationParametersT()
         quantization.scale = np.asarray(scales, "float32")
@@ -386,7 +438,15 @@ class _ConvolutionQuantizer(EditedModel):
         return quantization
 
 
-def _part_before_last(model, index, numbers):
+def _rounded_kernel(values: Any, products: Any, limit: int) -> Any:
+    """Round a kernel `(..., filters)`; see `litert_rounding.rounded`."""
+    rows = values.reshape(-1, values.shape[-1]).T
+    groups = rows.reshape(len(products), -1, rows.shape[-1])
+    rows = litert_rounding.rounded(groups, products, limit).reshape(rows.shape)
+    return rows.T.reshape(values.shape)
+
+
+def _part_before_last(model: Any, index: int, numbers: Any) -> Any:
     """Return the part of a model that computes some tensors of one of its graphs.
 
     It is an `EditedModel` with one graph, whose outputs are these tensors.
@@ -404,37 +464,49 @@ def _part_before_last(model, index, numbers):
     return part
 
 
-def _mean_limits(model, outputs, inputs, samples):
-    """Run a model on samples, and return the mean least and greatest values of outputs.
+def _statistics(
+    model: Any, outputs: Any, kernels: Any, inputs: Any, samples: Any
+) -> tuple[dict[int, list[float]], dict[tuple[int, int], Any]]:
+    """Run a model on samples, and return statistics of its outputs.
 
     Args:
         model: The `EditedModel`.
         outputs: Numbers of the tensors.
+        kernels: As `_ConvolutionQuantizer.kernels` returns them.
         inputs: Dict from the names of the inputs to their numbers.
         samples: List of dicts of inputs.
 
     Returns:
-        Dict from the number of an output to a pair.
+        limits: Dict from the number of an output to its mean least and greatest value.
+        products: Dict from the keys of `kernels` to the sums of
+            `litert_rounding.products_of`.
     """
     interpreter = model.interpreter()
-    limits = []
+    limits: list[list[tuple[float, float]]] = []
+    products: dict[tuple[int, int], Any] = dict.fromkeys(kernels, 0)
     for sample in samples:
         for name, number in inputs.items():
             interpreter.set_tensor(number, sample[name])
         interpreter.invoke()
-        found = map(interpreter.get_tensor, outputs)
-        limits.append([(float(x.min()), float(x.max())) for x in found])
-    return dict(zip(outputs, np.mean(limits, axis=0).tolist(), strict=True))
+        found = {number: interpreter.get_tensor(number) for number in outputs}
+        limits.append([(float(x.min()), float(x.max())) for x in found.values()])
+        for key, (arguments, is_depthwise) in kernels.items():
+            patches = litert_rounding.patches_of(found[key[0]], *arguments)
+            products[key] = products[key] + litert_rounding.products_of(
+                patches, is_depthwise
+            )
+    means = np.mean(limits, axis=0).tolist()
+    return dict(zip(outputs, means, strict=True)), products
 
 
-def _clear_unused_buffers(model, buffers):
+def _clear_unused_buffers(model: Any, buffers: Any) -> None:
     """Empty those of the numbered buffers that no tensor has any more."""
     used = {x.buffer for graph in model.subgraphs for x in graph.tensors}
     for number in buffers - used:
         model.buffers[number].data = None
 
 
-def _read(graph):
+def _read(graph: Any) -> set[int]:
     """Return the numbers of the tensors that operators or callers of a graph read."""
     read = {number for operator in graph.operators for number in operator.inputs}
     return read | set(graph.outputs)

@@ -1,13 +1,19 @@
 """The loop over time steps, in the form that is fastest on each backend."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops, tree
 
 from keras_attention.backends import traces_for_litert
 from keras_attention.sizes import at_least_one
+from keras_attention.typing import Nested, Tensor
 
 
-def scan(step, state, inputs):
+def scan(
+    step: Callable[..., Any], state: Nested, inputs: Nested
+) -> tuple[Nested, Nested]:
     """Run `step` along the first axis of `inputs` and stack its outputs.
 
     TensorFlow gets a `while_loop` over tensor arrays (it exports, it compiles under
@@ -39,7 +45,9 @@ def scan(step, state, inputs):
     return _scan_eagerly(step, state, inputs)
 
 
-def _scan_eagerly(step, state, inputs):
+def _scan_eagerly(
+    step: Callable[..., Any], state: Nested, inputs: Nested
+) -> tuple[Nested, Nested]:
     outputs = []
     # Unlike indexing, this costs one pass in the backward pass, too.
     sequences = [ops.unstack(x) for x in tree.flatten(inputs)]
@@ -49,7 +57,9 @@ def _scan_eagerly(step, state, inputs):
     return state, tree.map_structure(lambda *steps: ops.stack(steps), *outputs)
 
 
-def _scan_tensorflow(step, state, inputs):
+def _scan_tensorflow(
+    step: Callable[..., Any], state: Nested, inputs: Nested
+) -> tuple[Nested, Nested]:
     import tensorflow as tf
 
     if tf.executing_eagerly():
@@ -61,32 +71,32 @@ def _scan_tensorflow(step, state, inputs):
     length = steps if known else ops.maximum(steps, 1)
     inputs = tree.map_structure(at_least_one, inputs)
 
-    def unstack(x):
+    def unstack(x: Tensor) -> Any:
         array = tf.TensorArray(x.dtype, size=length, element_shape=x.shape[1:])
         return array.unstack(x)
 
     # Indexing would add a gradient of the size of the whole sequence at every step.
     unstacked = [unstack(x) for x in tree.flatten(inputs)]
 
-    def read(t):
+    def read(t: Any) -> Nested:
         return tree.pack_sequence_as(inputs, [array.read(t) for array in unstacked])
 
     # This call only finds the structure of the outputs; graph pruning removes it.
     _, template = step(state, read(0))
     for_litert = traces_for_litert()
 
-    def empty(x):
+    def empty(x: Tensor) -> Any:
         if for_litert:
             return ops.zeros((length, *ops.shape(x)), x.dtype)
         return tf.TensorArray(x.dtype, size=length, element_shape=x.shape)
 
-    def write(array, t, x):
+    def write(array: Any, t: Any, x: Tensor) -> Any:
         if for_litert:
             # The operators of a tensor array there change the shapes of tensors.
             return ops.slice_update(array, (t, *[0] * len(x.shape)), x[None])
         return array.write(t, x)
 
-    def body(t, state, arrays):
+    def body(t: Any, state: Nested, arrays: Any) -> tuple[Tensor, Nested, list[Any]]:
         state, output = step(state, read(t))
         outputs = zip(arrays, tree.flatten(output), strict=True)
         return t + 1, state, [write(array, t, x) for array, x in outputs]

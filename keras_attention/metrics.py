@@ -8,8 +8,9 @@ import math
 import keras
 from keras import ops
 
+from keras_attention.backends import index_range
 from keras_attention.losses.masking import broadcast_sample_weights
-from keras_attention.sizes import index_range, is_zero
+from keras_attention.sizes import is_zero
 from keras_attention.typing import Dtype, Tensor
 from keras_attention.validation import may_be_equal
 
@@ -26,7 +27,9 @@ class _Quotient(keras.metrics.Metric):
             (), "zeros", dtype=dtype, name="denominator"
         )
 
-    def _count(self, numerator, denominator, sample_weight):
+    def _count(
+        self, numerator: Tensor, denominator: Tensor, sample_weight: Tensor
+    ) -> None:
         """Add the counts of every row, `(B, ...)`."""
         if sample_weight is not None:
             weight = broadcast_sample_weights(sample_weight, numerator)
@@ -154,7 +157,7 @@ class PointingAccuracy(_Quotient):
         self._count(hits, ops.cast(filled, hits.dtype), sample_weight)
 
 
-def _reference_and_links(y_true, y_pred):
+def _reference_and_links(y_true: Tensor, y_pred: Tensor) -> tuple[Tensor, Tensor]:
     """Return the reference, and the largest weight of every row as a one-hot.
 
     The result is NaN for a row that contains NaN.

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def attention_overlay(
         )
     image_height, image_width = image.shape[:2]
     if boxes is None:
-        maps = _as_maps(weights, len(words))
+        maps: Any = _as_maps(weights, len(words))
     else:
         boxes = _as_boxes(boxes, weights.shape, len(words))
         maps = [box_map(weight, boxes, image_height, image_width) for weight in weights]
@@ -270,11 +270,13 @@ def attention_text(
 class _Html(str):
     """HTML that notebooks show."""
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         return str(self)
 
 
-def _paragraph(words, weights, title, underlined, vmax):
+def _paragraph(
+    words: Sequence[Any], weights: Any, title: str | None, underlined: Any, vmax: Any
+) -> str:
     """Return a text as HTML; positions after its last word are left out."""
     words = list(map(str, words))
     weights = _to_array(weights)[: len(words)]
@@ -306,7 +308,7 @@ def _paragraph(words, weights, title, underlined, vmax):
     return f'<p dir="auto" style="line-height:1.9">{heading}{" ".join(spans)}</p>'
 
 
-def _as_maps(weights, count):
+def _as_maps(weights: Any, count: int) -> np.ndarray:
     if weights.ndim == 2:
         side = math.isqrt(weights.shape[1])
         if side * side == weights.shape[1]:
@@ -319,7 +321,7 @@ def _as_maps(weights, count):
     return weights
 
 
-def _as_boxes(boxes, shape, count):
+def _as_boxes(boxes: Any, shape: tuple[int, ...], count: int) -> np.ndarray:
     boxes = _to_array(boxes)
     if boxes.shape[1:] != (4,) or shape != (count, len(boxes)):
         raise ValueError(
@@ -330,7 +332,7 @@ def _as_boxes(boxes, shape, count):
     return boxes.clip(0.0, 1.0)
 
 
-def box_map(weight, boxes, height, width):
+def box_map(weight: np.ndarray, boxes: Any, height: int, width: int) -> np.ndarray:
     """Return a map of the sum of the weights of boxes, with a maximum of one.
 
     Args:
@@ -347,7 +349,7 @@ def box_map(weight, boxes, height, width):
     return total / max(total.max(initial=0.0), 1e-12)
 
 
-def _outline(axis, box, height, width):
+def _outline(axis: Any, box: Any, height: int, width: int) -> None:
     """Draw the outline of a box."""
     from matplotlib.patches import Rectangle
 
@@ -356,7 +358,7 @@ def _outline(axis, box, height, width):
     axis.add_patch(Rectangle(corner, *size, fill=False, color="tab:orange", lw=1.5))
 
 
-def enlarge(weight, height, width):
+def enlarge(weight: np.ndarray, height: int, width: int) -> np.ndarray:
     """Upsample the weights of regions to a smooth map with a maximum of one.
 
     Args:
@@ -369,7 +371,7 @@ def enlarge(weight, height, width):
     return smooth / max(smooth.max(), 1e-12)
 
 
-def _blend(cells, pixels):
+def _blend(cells: int, pixels: int) -> np.ndarray:
     """Return Gaussian interpolation weights from cells to pixels, `(pixels, cells)`."""
     positions = (np.arange(pixels) + 0.5) * cells / pixels
     distance = positions[:, None] - (np.arange(cells) + 0.5)
@@ -377,7 +379,7 @@ def _blend(cells, pixels):
     return blend / blend.sum(axis=1, keepdims=True)
 
 
-def _highlight(image, brightness):
+def _highlight(image: np.ndarray, brightness: Any) -> np.ndarray:
     """Blend the image towards dark grey where the brightness is low."""
     image = image / 255.0 if np.issubdtype(image.dtype, np.integer) else image
     grey = 0.25 * image.mean(axis=-1, keepdims=True) + 0.05
@@ -385,7 +387,7 @@ def _highlight(image, brightness):
     return np.clip(share * image + (1 - share) * grey, 0.0, 1.0)
 
 
-def _as_vmax(vmax, weights):
+def _as_vmax(vmax: Any, weights: Any) -> float:
     """Return the weight with the darkest colour."""
     if isinstance(vmax, str) and vmax == "auto":
         return float(weights.max()) or 1.0
@@ -396,7 +398,7 @@ def _as_vmax(vmax, weights):
     return float(vmax)
 
 
-def _as_grid(weights, rows, columns):
+def _as_grid(weights: Any, rows: Any, columns: Any) -> np.ndarray:
     weights = weights[None] if weights.ndim == 1 and rows == 1 else weights
     if weights.shape != (rows, columns) or not weights.size:
         raise ValueError(
@@ -408,7 +410,7 @@ def _as_grid(weights, rows, columns):
     return weights
 
 
-def _check_range(weights):
+def _check_range(weights: Any) -> None:
     # NaN fails this comparison, too.
     if not (weights.min() >= -TOLERANCE and weights.max() <= 1 + TOLERANCE):
         raise ValueError(
@@ -417,7 +419,7 @@ def _check_range(weights):
         )
 
 
-def _font_families(texts):
+def _font_families(texts: Iterable[str]) -> list[str]:
     """Return the default font, and fonts with the characters that it lacks."""
     import matplotlib
     from matplotlib import font_manager
@@ -430,7 +432,7 @@ def _font_families(texts):
     missing = {c for c in missing if c.isprintable()}
     if not missing:
         return families
-    found = {}
+    found: dict[str, set[str]] = {}
     for entry in font_manager.fontManager.ttflist:
         # The glyphs of Last Resort only name the script of a character.
         if entry.name.startswith("Last Resort"):
@@ -452,7 +454,7 @@ def _font_families(texts):
     return families
 
 
-def _fit_figure(figure, renderer):
+def _fit_figure(figure: Any, renderer: Any) -> None:
     """Resize a figure to fit all artists, without resizing its axes."""
     margin = 0.08
     width, height = figure.get_size_inches()
@@ -470,7 +472,7 @@ def _fit_figure(figure, renderer):
         )
 
 
-def _to_array(weights):
+def _to_array(weights: Any) -> np.ndarray:
     """Return an array or a tensor of any backend as a float64 array."""
     if hasattr(weights, "detach"):
         # PyTorch: NumPy reads neither gradients, nor other devices, nor bfloat16.

@@ -4,15 +4,16 @@ from typing import Any, Self
 
 import keras
 
-from keras_attention.typing import Config
+from keras_attention.typing import Config, Tensor
+from keras_attention.validation import check_seed
 
 
-def config_of(layer, names):
+def config_of(layer: keras.layers.Layer, names: str) -> Config:
     """Return attributes of a layer, named in one string, as entries of its config."""
     return {name: serialize_part(getattr(layer, name)) for name in names.split()}
 
 
-def serialize_part(part):
+def serialize_part(part: Any) -> Any:
     """Return the config of a layer or a seed generator, or of each in a list.
 
     Anything else is returned unchanged. The config of a layer has no build config: its
@@ -33,10 +34,10 @@ def serialize_part(part):
     return config
 
 
-def deserialize_parts(config):
+def deserialize_parts(config: Config) -> Config:
     """Return a config with the parts that `serialize_part` wrote as layers."""
 
-    def restored(value):
+    def restored(value: Tensor) -> Any:
         if isinstance(value, list):
             return [restored(x) for x in value]
         is_part = isinstance(value, dict) and "registered_name" in value
@@ -45,15 +46,27 @@ def deserialize_parts(config):
     return {k: x if k == "dtype" else restored(x) for k, x in config.items()}
 
 
-def seed_and_generator(seed):
+def from_config(name: str, identifier: Any) -> Any:
+    """Return the object of a config, a dict; anything else is returned unchanged."""
+    if not isinstance(identifier, dict):
+        return identifier
+    try:
+        return keras.saving.deserialize_keras_object(identifier)
+    except Exception as error:
+        raise ValueError(
+            f"{name} must be a config that Keras can load. Received: {identifier!r:.80}"
+        ) from error
+
+
+def seed_and_generator(seed: Any) -> tuple[Any, keras.random.SeedGenerator]:
     """Return an argument `seed`, which may be a config, and its `SeedGenerator`.
 
     If the argument is a generator, both results are.
     """
-    if isinstance(seed, dict):
-        seed = keras.saving.deserialize_keras_object(seed)
+    seed = from_config("seed", seed)
     if isinstance(seed, keras.random.SeedGenerator):
         return seed, seed
+    seed = check_seed(seed)
     return seed, keras.random.SeedGenerator(seed)
 
 
@@ -95,7 +108,9 @@ class CompositeLayer(keras.layers.Layer):
                 layer.quantize(config=options, type_check=False)
 
 
-def _sublayers(layer, path=""):
+def _sublayers(
+    layer: keras.layers.Layer, path: str = ""
+) -> list[tuple[str, keras.layers.Layer]]:
     """Return pairs of a path and a layer, for the sublayers at every depth."""
     found = []
     for sublayer in layer._layers:

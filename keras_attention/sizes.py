@@ -7,50 +7,35 @@ operations. JAX has symbols for sizes that it infers or exports, PyTorch tensors
 those that it exports; both cannot be compared.
 """
 
-import keras
+from typing import Any
+
 from keras import ops
 
-
-def is_symbol(size):
-    """Return whether JAX infers or exports this size, or PyTorch exports it."""
-    return keras.backend.backend() != "tensorflow" and not isinstance(size, int)
+from keras_attention.typing import Shape, Tensor
 
 
-def known_sizes(shape):
+def known_sizes(shape: Shape) -> tuple[int | None, ...]:
     """Return a shape with `None` for every size that is not an integer."""
     return tuple(size if isinstance(size, int) else None for size in shape)
 
 
-def index_range(count):
-    """Return the numbers from 0 to `count - 1`, int32 `(count,)`."""
-    if keras.backend.backend() == "jax" and is_symbol(count):
-        # The converter to ONNX has no range of unknown length.
-        return ops.cumsum(ops.ones((count,), "int32")) - 1
-    return ops.arange(count, dtype="int32")
-
-
-def is_zero(size):
+def is_zero(size: Any) -> bool:
     """Return whether a size is known to be zero."""
     return isinstance(size, int) and size == 0
 
 
-def is_one(size):
+def is_one(size: Any) -> bool:
     """Return whether a size is known to be one."""
     return isinstance(size, int) and size == 1
 
 
-def may_be_zero(size):
-    """Return whether a size is zero, or not known before a graph runs."""
-    return size is None or is_zero(size)
-
-
-def mean(x):
+def mean(x: Tensor) -> Tensor:
     """Return the mean of a vector `(N,)`, zero if N is 0."""
     count = ops.maximum(ops.shape(x)[0], 1)
     return ops.sum(x) / ops.cast(count, x.dtype)
 
 
-def at_least_one(x, axis=0):
+def at_least_one(x: Tensor, axis: int = 0) -> Tensor:
     """Return `x`, with one entry of zeros along the axis if it is empty."""
     sizes = list(ops.shape(x))
     if is_zero(x.shape[axis]):
@@ -64,7 +49,7 @@ def at_least_one(x, axis=0):
     return ops.pad(x, padding)
 
 
-def join_axes(x):
+def join_axes(x: Tensor) -> Tensor:
     """Return `(A, B, ...)` as `(A * B, ...)`."""
     first, second, *rest = ops.shape(x)
     # -1 costs less, but cannot be inferred if another size is zero.

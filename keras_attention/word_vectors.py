@@ -4,7 +4,7 @@ import codecs
 import dataclasses
 import gzip
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
@@ -129,11 +129,13 @@ def load_word_vectors(
     return WordVectors(vectors, found, repeated)
 
 
-def _excerpt(text):
+def _excerpt(text: bytes) -> str:
     return repr(text[:60].decode(errors="replace"))
 
 
-def _read(lines, wanted, dimension):
+def _read(
+    lines: Iterable[bytes], wanted: Container[bytes], dimension: int | None
+) -> tuple[dict[bytes, np.ndarray], int, int]:
     """Return a dict from the wanted words in the lines to their vectors.
 
     Args:
@@ -144,7 +146,8 @@ def _read(lines, wanted, dimension):
     Returns:
         The dict, the number of lines that repeat one of its words, and the dimension.
     """
-    vectors, repeated, size = {}, 0, None
+    vectors: dict[bytes, np.ndarray] = {}
+    repeated, size = 0, None
     for number, line in enumerate(lines, start=1):
         if isinstance(line, str):
             raise ValueError(
@@ -184,7 +187,7 @@ def _read(lines, wanted, dimension):
     return vectors, repeated, size
 
 
-def _dimension(line):
+def _dimension(line: bytes) -> tuple[bool, int]:
     """Return whether the first line is a header, and the dimension of the vectors."""
     fields = line.split()
     if len(fields) == 2 and all(field.isdigit() for field in fields):
@@ -192,7 +195,7 @@ def _dimension(line):
     return False, len(fields) - 1
 
 
-def _vector(line, size, number):
+def _vector(line: bytes, size: int, number: int) -> np.ndarray:
     """Return the vector of a line."""
     word, *numbers = line.rsplit(None, size)
     try:

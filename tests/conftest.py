@@ -7,7 +7,10 @@ import pytest
 
 # Fixtures of the programs, of their pages in Chromium (with a server and without one),
 # and of trainings on devices.
-pytest_plugins = ("programs", "web_pages", "browser_pages", "distributed")
+pytest_plugins = tuple(
+    f"attention_testing.{module}"
+    for module in ("programs", "web_pages", "browser_pages", "distributed")
+)
 
 # Each parallel test process has one core, and so have the processes that it starts.
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -1,10 +1,16 @@
 import ast
 import configparser
+import graphlib
 import importlib.util
+import os
 import re
+import sys
+import zlib
 from pathlib import Path
 
-from repository import ROOT, read
+import pytest
+
+from attention_testing.repository import ROOT, read
 
 LIBRARY, APPS = "keras_attention", "keras_attention_apps"
 
@@ -15,12 +21,12 @@ BASICS = {"backends", "loops", "serialization", "sizes", "typing", "validation"}
 BELOW = {
     "version": set(),
     "typing": set(),
-    "validation": {"sizes"},
-    "sizes": set(),
-    "serialization": {"typing"},
-    "backends": {"sizes"},
+    "validation": {"typing", "sizes"},
+    "sizes": {"typing"},
+    "serialization": {"typing", "validation", "sizes"},
+    "backends": {"typing", "sizes"},
     "distribution": set(),
-    "loops": {"backends", "sizes"},
+    "loops": {"backends", "sizes", "typing"},
     "ops": {"loops", "backends", "sizes", "typing"},
     "layers": BASICS | {"ops"},
     "split_cells": BASICS | {"ops", "layers"},
@@ -29,9 +35,10 @@ BELOW = {
     "search": BASICS | {"ops"},
     "losses": BASICS | {"ops"},
     "metrics": BASICS | {"losses"},
-    "litert": {"litert_operators", "litert_quantization", "backends"},
-    "litert_operators": set(),
-    "litert_quantization": {"litert_operators"},
+    "litert": {"litert_operators", "litert_quantization", "backends", "typing"},
+    "litert_operators": {"typing"},
+    "litert_quantization": {"litert_operators", "litert_rounding"},
+    "litert_rounding": set(),
     "plots": set(),
     "word_vectors": set(),
 }
@@ -153,6 +160,63 @@ def test_common_code_imports_no_program():
     assert [x for x in arrows(common, APPS) if not within(x[1], common)] == []
 
 
+def module_of(name):
+    """Return the module to which an imported name belongs, or `None`."""
+    while name not in MODULES and name:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+MODULES = {name for package in (LIBRARY, APPS) for name, _ in source_files(package)}
+
+
+def imported_modules(*, inside_functions):
+    """Return a dict from every module of ours to those of ours that it imports."""
+    found = {name: set() for name in MODULES}
+    for module, imported, inside_function in IMPORTS:
+        if inside_functions or not inside_function:
+            found[module].add(module_of(imported))
+    return {module: names - {module, None} for module, names in found.items()}
+
+
+def test_no_modules_of_the_programs_import_each_other():
+    # Imports inside functions count, too: a circle is a circle whenever it closes.
+    graph = {
+        module: {name for name in names if within(name, APPS)}
+        for module, names in imported_modules(inside_functions=True).items()
+        if within(module, APPS)
+    }
+
+    list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_imports_inside_functions_defer_packages_that_are_not_loaded_yet():
+    own = imported_modules(inside_functions=False)
+    packages = {name: set() for name in MODULES}
+    for module, imported, inside_function in IMPORTS:
+        if module_of(imported) is None and not inside_function:
+            packages[module].add(imported.partition(".")[0])
+
+    def loaded(module):
+        """Return the packages of others that the import of a module loads."""
+        waiting, seen, found = [module], set(), set()
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting += own[name]
+                found |= packages[name]
+        return found - sys.stdlib_module_names
+
+    needless = [
+        (module, imported)
+        for module, imported, inside_function in IMPORTS
+        if inside_function and (own_name := module_of(imported)) is not None
+        if within(module, APPS) and not loaded(own_name) - loaded(module)
+    ]
+    assert needless == []
+
+
 def test_every_import_is_absolute():
     assert [(module, name) for module, name, _ in IMPORTS if name[0] == "."] == []
     assert arrows(APPS, "apps") == []
@@ -186,7 +250,7 @@ def test_matplotlib_is_imported_inside_functions_only():
 
 def test_the_page_on_the_architecture_names_files_and_names_that_exist():
     page = read("docs/architecture.md")
-    file = r"`((?:apps|keras_attention)/[\w/]+\.py)`"
+    file = r"`((?:apps/keras_attention_apps|keras_attention)/[\w/]+\.py)`"
     files = re.findall(file, page)
     names = re.findall(rf"`(\w+)` of {file}", page)
 
@@ -195,35 +259,49 @@ def test_the_page_on_the_architecture_names_files_and_names_that_exist():
     assert [x for x in names if x[0] not in read(x[1])] == []
 
 
+# Where code may depend on the backend: the operations that differ, the loop, and the
+# conversion to LiteRT, which names the backend that it needs.
+DIFFERENCES = {"backends", "loops", "litert"}
+
+
+def test_equations_ask_for_no_backend():
+    asked = ("keras.backend.backend(", "is_symbol(", "traces_for_cpu(", "sys._getframe")
+    found = set()
+    for path in folder_of(LIBRARY).rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found |= {path.stem for name in asked if name in text}
+
+    assert found == DIFFERENCES
+
+
 def test_private_parts_of_keras_are_left_alone():
     assert [x for x in IMPORTS if within(x[1], "keras.src")] == []
 
 
-def read_setup():
+SETUP = {LIBRARY: "setup.cfg", APPS: "apps/setup.cfg"}
+
+
+def read_setup(package):
     setup = configparser.ConfigParser()
-    setup.read_string(read("setup.cfg"))
+    setup.read_string(read(SETUP[package]))
     return setup
 
 
-def test_every_package_is_installed():
-    found = {LIBRARY, APPS}
+def test_every_folder_with_modules_is_a_package_that_is_installed():
     for package in (LIBRARY, APPS):
-        for path in folder_of(package).rglob("__init__.py"):
-            parts = path.parent.relative_to(folder_of(package)).parts
-            found.add(".".join([package, *parts]))
-
-    assert found == set(read_setup()["options"]["packages"].split())
+        folders = {path.parent for path in folder_of(package).rglob("*.py")}
+        assert [x for x in folders if not (x / "__init__.py").exists()] == []
+        found = read_setup(package)["options.packages.find"]["include"]
+        assert found == f"{package}, {package}.*"
 
 
 def test_every_data_file_is_installed():
-    patterns = read_setup()["options.package_data"]
     missing = []
     for package in (LIBRARY, APPS):
+        patterns = read_setup(package)["options.package_data"]
         folder = folder_of(package)
         for path in folder.rglob("*"):
             if path.is_dir() or path.suffix == ".py" or "__pycache__" in path.parts:
-                continue
-            if path.relative_to(folder).parts[0] == "browser":  # no Python package
                 continue
             # The folder of its package: folders of presets are no packages.
             home = next(x for x in path.parents if (x / "__init__.py").exists())
@@ -234,3 +312,16 @@ def test_every_data_file_is_installed():
                 missing.append(str(path))
 
     assert missing == []
+
+
+@pytest.mark.parametrize(("package", "limit"), [(LIBRARY, 0.5e6), (APPS, 90e6)])
+def test_wheels_stay_below_their_limits(package, limit):
+    """A package index takes files of up to 100 MB; models are most of the programs."""
+    size = 0
+    for folder, _, names in os.walk(folder_of(package), followlinks=True):
+        for path in (Path(folder, name) for name in names):
+            content = path.read_bytes() if path.suffix != ".pyc" else b""
+            # Weights in .npz are compressed already.
+            size += min(len(content), len(zlib.compress(content, 1)))
+
+    assert size < limit

@@ -7,7 +7,8 @@ import sys
 
 import keras
 import pytest
-from repository import ROOT, module_of
+
+from attention_testing.repository import ROOT, module_of
 
 PHOTO = str(ROOT / "docs" / "photographer.jpg")
 
@@ -97,14 +98,14 @@ def test_the_stages_of_a_caption_are_timed():
 @pytest.mark.parametrize(
     ("name", "most"),
     [
-        ("additive", (14, 5, 8)),
-        ("additive, value mask", (28, 7, 12)),
-        ("dot", (12, 5, 6)),
-        ("self-attention", (32, 7, 22)),
-        ("decoder step", (24, 7, 18)),
-        ("decoder, 4 steps", (180, 13, 120)),
-        ("captioner caption PHOTO", (5_000, 13, 75)),
-        ("nmt translate SENTENCE", (100_000, 12, 80)),
+        ("additive", (17, 4, 8)),
+        ("additive, value mask", (30, 6, 12)),
+        ("dot", (13, 4, 3)),
+        ("self-attention", (32, 6, 18)),
+        ("decoder step", (25, 7, 12)),
+        ("decoder, 4 steps", (180, 12, 115)),
+        ("captioner caption PHOTO", (5_000, 16, 90)),
+        ("nmt translate SENTENCE", (100_000, 17, 125)),
     ],
 )
 def test_few_functions_are_between_a_call_and_its_equation(name, most):
@@ -127,6 +128,16 @@ def test_answers_of_a_server_are_counted(tmp_path):
 
 
 @pytest.mark.exhaustive
+def test_honest_clients_are_measured_beside_hostile_ones():
+    cases = ["--cases", "half requests", "wrong keys", "odd items"]
+    seconds = ["--seconds", "2", "--rounds", "1", "--memory-seconds", "5"]
+    table = printed("hostile_clients.py", "nmt", *cases, *seconds).splitlines()
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table[2:-1]]
+    assert [row[1] for row in rows] == [*cases[1:], "all, then SIGTERM"]
+    assert all(int(row[2]) and row[-1] == "0" for row in rows)
+
+
+@pytest.mark.exhaustive
 def test_terms_that_replace_words_are_counted(tmp_path):
     words = ("man", "woman", "boy", "girl", "dog", "child", "bus", "horse")
     for language, article in (("en", "A"), ("de", "Ein")):
@@ -145,7 +156,7 @@ def test_terms_that_replace_words_are_counted(tmp_path):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", ["images", "datasets", "markup"])
+@pytest.mark.parametrize("kind", ["images", "datasets", "markup", "repeats"])
 def test_damaged_inputs_are_counted(kind):
     text = printed("robustness.py", kind, "--count", "20")
     row = text.splitlines()[2].strip("| ").split(" | ")

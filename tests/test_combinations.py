@@ -1,7 +1,8 @@
 import itertools
 
 import pytest
-from combinations import covering, quick_first
+
+from attention_testing.combinations import covering, quick_first
 
 AXES = (["a", "b", "c"], [1, 2], [True, False, None])
 

@@ -5,16 +5,17 @@ import csv
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import types
 
 import pytest
 from keras import tree
-from repository import ROOT, blocks, module_of, read
-from servers import served
 
 import keras_attention
+from attention_testing.repository import ROOT, blocks, module_of, read
+from attention_testing.servers import served
 
 DOCS = ROOT / "docs"
 
@@ -119,21 +120,27 @@ class Page:
         self.src_uri = place
 
 
+def without_code(page):
+    """Return the text of a page without its blocks of code."""
+    return re.sub(r"(?ms)^(`{3,}).*?^\1", "", read(page))
+
+
 def test_links_lead_to_files_of_the_repository():
     """As on GitHub; `mkdocs build --strict` checks the links of the manual."""
     pages = [
         *ROOT.glob("*.md"),
         *DOCS.rglob("*.md"),
         # Not the packages of apps/browser/node_modules.
-        *(ROOT / "apps").glob("*/*.md"),
-        *(ROOT / "apps").glob("*/presets/*/*.md"),
+        *(ROOT / "apps").glob("*.md"),
+        *(ROOT / "apps").glob("browser/*.md"),
+        *(ROOT / "apps/keras_attention_apps").glob("*/presets/*/*.md"),
         *(ROOT / "benchmarks").glob("*.md"),
         *(ROOT / "examples").glob("*.md"),
     ]
     links = [
         (page.relative_to(ROOT), link)
         for page in pages
-        for link in re.findall(r"\]\((?![a-z]+:|#)([^)#\s]+)", read(page))
+        for link in re.findall(r"\]\((?![a-z]+:|#)([^)#\s]+)", without_code(page))
     ]
 
     assert len(links) > 60
@@ -251,41 +258,62 @@ def captioner(tmp_path, monkeypatch):
     return main
 
 
+def commands_of(text, program):
+    """Return the arguments of all commands of a program in blocks of a page."""
+    lines = "\n".join(blocks(text, "")).replace("\\\n", " ").splitlines()
+    return [
+        shlex.split(line, comments=True)[1:]
+        for line in lines
+        if line.startswith(f"{program} ")
+    ]
+
+
 def test_page_on_alternative_text_completes_a_website(captioner, tmp_path, capsys):
-    table, pages = blocks(ALTERNATIVE_TEXT)
-    (tmp_path / "pictures").mkdir()
-    shutil.copy(DOCS / "photographer.jpg", tmp_path / "pictures/a man.jpg")
+    one_page, table, overlay, website = commands_of(ALTERNATIVE_TEXT, "captioner")
+    (python,) = blocks(ALTERNATIVE_TEXT)
+    (tmp_path / "pictures/2024").mkdir(parents=True)
+    shutil.copy(DOCS / "photographer.jpg", tmp_path / "pictures/team.jpg")
+    shutil.copy(DOCS / "photographer.jpg", tmp_path / "pictures/2024/a man.jpg")
     (tmp_path / "pictures/broken.jpg").write_text("no picture")
     (tmp_path / "blog").mkdir()
     index, post = tmp_path / "index.html", tmp_path / "blog/post.html"
-    index.write_text('<img src="/pictures/a%20man.jpg"> <img src="b.jpg">')
+    index.write_text('<IMG src=pictures/team.jpg> <img src="b.jpg">')
     post.write_text(
-        "<img class='x' src='../pictures/a%20man.jpg?v=2'>"
-        '<img src="../pictures/a%20man.jpg" alt="">'
+        "<img class='x' src='/pictures/2024/a%20man.jpg?v=2'>"
+        '<img src="../pictures/2024/a%20man.jpg" alt="">'
     )
 
-    captioner(["caption", "pictures", "--output", "captions.jsonl"])
-    exec(compile(table, "table", "exec"), {})
+    assert captioner(one_page) == 2
+    new = (tmp_path / "new.html").read_text()
+    assert re.fullmatch(
+        r'<IMG alt="A [a-z ]+\." src=pictures/team.jpg> <img src="b.jpg">', new
+    )
+    assert "'b.jpg': there is no such file" in capsys.readouterr().err
+    (tmp_path / "new.html").unlink()
+
+    assert captioner(table) == 2
     with open("captions.csv", encoding="utf-8-sig", newline="") as file:
-        (row,) = csv.DictReader(file)
-    assert row["image"] == "pictures/a man.jpg" and row["unsure"] == ""
-    assert re.fullmatch(r"A [a-z ]+\.", row["caption"])
-
+        rows = list(csv.DictReader(file))
+    assert [row["error"] != "" for row in rows] == [False, True, False]
+    rows[0]["caption"] = 'A man with a "Bolex" & a tripod.'
     with open("captions.csv", "w", encoding="utf-8-sig", newline="") as file:
-        corrected = csv.DictWriter(file, row)
+        corrected = csv.DictWriter(file, rows[0])
         corrected.writeheader()
-        corrected.writerow({**row, "caption": 'A man with a "Bolex" & a tripod.'})
-    exec(compile(pages, "pages", "exec"), {})
+        corrected.writerows(rows)
+    assert captioner(overlay) == 0 and (tmp_path / "team-attention.png").is_file()
 
+    assert captioner(website) == 0
+    assert index.read_text() == new
     alt = 'alt="A man with a &quot;Bolex&quot; &amp; a tripod."'
-    expected = f'<img {alt} src="/pictures/a%20man.jpg"> <img src="b.jpg">'
-    assert index.read_text() == expected
-    assert post.read_text() == (
-        f"<img {alt} class='x' src='../pictures/a%20man.jpg?v=2'>"
-        '<img src="../pictures/a%20man.jpg" alt="">'
+    expected = post.read_text()
+    assert expected == (
+        f"<img {alt} class='x' src='/pictures/2024/a%20man.jpg?v=2'>"
+        '<img src="../pictures/2024/a%20man.jpg" alt="">'
     )
-    assert "index.html: no text for b.jpg" in capsys.readouterr().out
-    assert sorted(x.name for x in tmp_path.rglob("*.new")) == []
+    assert "index.html, line 1: 'b.jpg': is not in the cap" in capsys.readouterr().err
+    post.write_text(expected.replace(f" {alt}", ""))
+    exec(compile(python, "alternative-text.md", "exec"), {})
+    assert post.read_text() == expected
 
 
 def same(found, expected):
@@ -340,14 +368,15 @@ def test_release_files_have_the_version_of_the_package():
 
 
 def test_container_is_built_of_the_versions_of_the_tests():
-    """The versions of all packages that an extra of this distribution names."""
+    """The versions of all packages that the programs and their extras name."""
     setup = configparser.ConfigParser()
-    setup.read_string(read("setup.cfg"))
-    extras = setup["options.extras_require"].values()
+    setup.read([ROOT / "apps/setup.cfg"], encoding="utf-8")
+    options = setup["options.extras_require"]
+    extras = [setup["options"]["install_requires"], *options.values()]
     named = {
         re.match(r"[\w-]+", line)[0].lower()
         for line in "\n".join(extras).splitlines()
-        if line and not line.startswith("keras-attention-layers")
+        if line and not line.startswith("keras-attention-")
     }
     lines = read("constraints.txt").splitlines()
     pinned = [re.fullmatch(r"([\w.-]+)==[\w.+]+", x) for x in lines if x[:1] != "#"]

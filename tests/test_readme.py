@@ -1,11 +1,13 @@
 """The examples for the library in the documentation run, one after the other."""
 
 import re
+import shutil
 
 import keras
 import numpy as np
 import pytest
-from repository import blocks, read
+
+from attention_testing.repository import ROOT, blocks, read
 
 # One example trains a model, whose result depends on the random seed.
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -25,11 +27,16 @@ def run(path):
 def test_example_of_the_readme_runs():
     names = run("README.md")
 
-    test = names["test"]
-    _, accuracy = names["model"].evaluate(names["x"][test], names["y"][test], verbose=0)
-    # Always the most frequent kind: 0.57.
-    assert accuracy > 0.75
-    assert names["page"].count("<p ") == 20
+    x, y = np.array([[5, 7, 0], [7, 0, 0], [5, 5, 0]]), np.array([0, 1, 2])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    names["model"].compile("adam", loss)
+    names["model"].fit(x, y, verbose=0)
+    weights = names["reader"].predict(x, verbose=0)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
+    assert not weights[x == 0].any()
+    texts = [["so", "good"], ["good"], ["so", "so"]]
+    page = names["attention_text"](texts, weights)
+    assert page.count("<p ") == 3
 
 
 def test_example_of_the_first_page_learns_which_number_counts():
@@ -53,6 +60,8 @@ def test_lines_of_the_first_page_run():
         "several heads with a smaller key-value cache "
         "(grouped-query attention)": sequence,
         "a sequence that should become one vector": vector,
+        "a layer of a Transformer, with a hidden layer of F units": sequence,
+        "a layer of the decoder of a Transformer": (2, 5, 32),
         "autoregressive decoding with a Transformer (key-value cache)": (2, 32),
         "autoregressive decoding with a recurrent decoder": (2, 5, 64),
         "the feature grid of a CNN": vector,
@@ -84,7 +93,29 @@ def test_recipes_of_the_page_on_layers_run():
 
     assert names["examples"] >= 5
     assert tuple(names["context"].shape) == (2, 64)
-    assert tuple(names["model"](np.zeros((2, 7), "int32")).shape) == (2, 7, 64)
+    sentences = [np.zeros((2, 7), "int32"), np.zeros((2, 5), "int32")]
+    assert tuple(names["model"](sentences).shape) == (2, 5, 10_000)
+
+
+@pytest.mark.exhaustive
+def test_examples_of_the_page_on_exports_run(tmp_path, monkeypatch):
+    save, quantize, *saved_models, weights = blocks(read("docs/export.md"))
+    # test_export of both programs loads such SavedModels.
+    assert all("tf.saved_model.load" in code for code in saved_models)
+    preset = ROOT / "apps/keras_attention_apps/nmt/presets/multi30k-en-de-luong"
+    shutil.copytree(preset, tmp_path / "my-model/model")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for code in (save, quantize, weights):
+        exec(compile(code, "export.md", "exec"), names)
+
+    assert names["scores"].shape == (1, 2)
+    quantised = names["model"](np.array([[5, 6, 7, 0]]))
+    np.testing.assert_allclose(
+        *map(keras.ops.convert_to_numpy, (quantised, names["scores"])), atol=0.05
+    )
+    weight = names["weight"]
+    assert weight.dtype == ">f2" and weight.ndim == 2 and np.all(np.isfinite(weight))
 
 
 @pytest.mark.exhaustive

@@ -1,7 +1,8 @@
 /**
- * Writes the folder `build/browser`: the page, the library, the runtime and two models.
+ * Writes the folder `build/browser`: the page, the library, the runtime and three models.
  *
  *   npm run build -- [--captioner FILE.tflite] [--translator FILE.tflite]
+ *                    [--reverse FILE.tflite]
  */
 
 import { execFileSync } from "node:child_process";
@@ -24,11 +25,15 @@ const { values: models } = parseArgs({
   options: {
     captioner: {
       type: "string",
-      default: path.join(root, "apps/captioner/presets/flickr8k-coco-ensemble/model.tflite"),
+      default: path.join(root, "apps/keras_attention_apps/captioner/presets/flickr8k-coco-ensemble/model.tflite"),
     },
     translator: {
       type: "string",
-      default: path.join(root, "apps/nmt/presets/tatoeba-multi30k-en-de/model.tflite"),
+      default: path.join(root, "apps/keras_attention_apps/nmt/presets/tatoeba-multi30k-en-de/model.tflite"),
+    },
+    reverse: {
+      type: "string",
+      default: path.join(root, "apps/keras_attention_apps/nmt/presets/tatoeba-multi30k-de-en/model.tflite"),
     },
   },
 });
@@ -43,6 +48,9 @@ const copy = (from, to) => fs.copyFileSync(from, path.join(folder, to));
 const write = (to, content) => fs.writeFileSync(path.join(folder, to), content);
 const page = (name) => path.join(here, "src/page", name);
 
+// Without a model for the other direction, the page has no button that swaps them.
+const hasReverse = fs.existsSync(models.reverse);
+if (!hasReverse) delete models.reverse;
 for (const [kind, file] of Object.entries(models)) copy(file, `models/${kind}.tflite`);
 for (const variant of VARIANTS) {
   const name = `litert_wasm${variant}_internal`;
@@ -53,11 +61,14 @@ for (const variant of VARIANTS) {
 for (const name of ["index.html", "icon.svg", "manifest.webmanifest"]) {
   copy(page(name), name);
 }
-copy(path.join(root, "apps/captioner/sample.jpg"), "sample.jpg");
+copy(path.join(root, "apps/keras_attention_apps/captioner/sample.jpg"), "sample.jpg");
+const read = (...parts) => fs.readFileSync(path.join(...parts), "utf8");
+const licences = ["parse5", "entities", "xmlchars"].map(
+  (name) => `${name}\n\n${read(here, "node_modules", name, "LICENSE")}\n`,
+);
 write(
   "LICENSES.txt",
-  `${fs.readFileSync(path.join(here, "LICENSES.txt"), "utf8")}\n` +
-    fs.readFileSync(path.join(root, "LICENSE"), "utf8"),
+  [read(here, "LICENSES.txt"), ...licences, read(root, "LICENSE")].join("\n"),
 );
 
 const options = {
@@ -75,6 +86,7 @@ await build({
     "keras-attention": path.join(here, "src/library/index.ts"),
   },
   format: "esm",
+  define: { HAS_REVERSE: String(hasReverse) },
 });
 // The runtime loads its scripts as only classic workers can.
 await build({
@@ -95,7 +107,9 @@ fs.renameSync(
   path.join(types, "library/index.d.ts"),
   path.join(folder, "keras-attention.d.ts"),
 );
-fs.renameSync(path.join(types, "library/types.d.ts"), path.join(folder, "types.d.ts"));
+for (const name of ["types.d.ts", "schema.d.ts"]) {
+  fs.renameSync(path.join(types, "library", name), path.join(folder, name));
+}
 fs.rmSync(types, { recursive: true });
 
 // The service worker fetches a file again when its hash has changed.

@@ -23,7 +23,7 @@ NOTEBOOKS = {
 }
 CARDS = {
     path.relative_to(ROOT).as_posix(): f"models/{path.parent.name}.md"
-    for path in ROOT.glob("apps/*/presets/*/README.md")
+    for path in ROOT.glob("apps/keras_attention_apps/*/presets/*/README.md")
 }
 # All files of the repository that become pages.
 OUTSIDE = {

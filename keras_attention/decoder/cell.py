@@ -27,7 +27,7 @@ from keras_attention.layers import recurrent
 from keras_attention.layers.attention import BaseAttention
 from keras_attention.layers.base import check_memory, freeze_new_weights
 from keras_attention.serialization import CompositeLayer, config_of
-from keras_attention.typing import Config, Nested, Shapes, Tensor, Tensors
+from keras_attention.typing import Config, Dtype, Nested, Shapes, Tensor, Tensors
 from keras_attention.validation import (
     as_integer,
     check_boolean,
@@ -86,7 +86,7 @@ class AttentionCell(CompositeLayer):
         cell: Keras RNN cell, such as `keras.layers.GRUCell(256)`, or a
             `keras.layers.StackedRNNCells`, whose topmost state is the query.
         attention: Attention layer of this package, or a list of several, each with its
-            own memory; their contexts are concatenated. For a `SelfAttention`,
+            own memory; their contexts are concatenated. For a `MultiHeadAttention`,
             `"weights"` is the mean over its heads.
         order: `"previous"` or `"current"`: which state is the query.
         input_in_query: Whether the query is `[h[t-1]; input[t]]`; only for
@@ -98,7 +98,7 @@ class AttentionCell(CompositeLayer):
         gate: Whether a learned scalar in (0, 1) scales the context (Show, Attend
             and Tell, section 4.2.1), or the layer that computes it.
         sentinel: Whether attention includes a visual sentinel; only for one LSTM cell,
-            `order="current"`, and one attention other than `SelfAttention`, whose
+            `order="current"`, and one attention other than `MultiHeadAttention`, whose
             weights are neither hard nor monotonic, without window, coverage or location
             score. If the values have another depth than U, the context contains
             `W_v sentinel[t]` instead of the sentinel.
@@ -201,7 +201,7 @@ class AttentionCell(CompositeLayer):
         self.input_in_query = input_in_query
         self.input_feeding = input_feeding
         self.gate = gate
-        self.attentional_layer = _attentional_layer(
+        self.attentional_layer: Any = _attentional_layer(
             attentional_vector, self.dtype_policy
         )
         self.attentional_vector = as_integer(attentional_vector) or attentional_vector
@@ -232,8 +232,6 @@ class AttentionCell(CompositeLayer):
     ) -> tuple[Tensors, Tensors]:
         if len(inputs.shape) not in (2, 3):
             check_rank("inputs", inputs.shape, (2, 3), "(batch, [sequences,] depth)")
-        if isinstance(state, dict) and "fed" in state:
-            state = with_new_names(state)
         check_state("state", state, self.cell, len(inputs.shape))
         check_memory(memory, self.attention, inputs)
         state = self.complete_state(state, memory)
@@ -259,7 +257,11 @@ class AttentionCell(CompositeLayer):
         return remove_sequence_axis(results) if single else results
 
     def equations(
-        self, inputs: Tensor, state: Tensors, read: Callable, run_cell: Callable
+        self,
+        inputs: Tensor,
+        state: Tensors,
+        read: Callable[..., Any],
+        run_cell: Callable[..., Any],
     ) -> tuple[Tensors, Tensors]:
         """Run the equations of one step; every tensor is `(B, K, ...)`.
 
@@ -302,7 +304,7 @@ class AttentionCell(CompositeLayer):
 
     def read(
         self,
-        attend: Callable,
+        attend: Callable[..., Any],
         query: Tensor,
         *sources: Any,
         zeros: Tensor | None = None,
@@ -476,7 +478,7 @@ class AttentionCell(CompositeLayer):
             state["attention"] = initial if sequences else remove_sequence_axis(initial)
         return state
 
-    def _query_units(self):
+    def _query_units(self) -> Any:
         """Return the depth of the query, or `None` if it is not known."""
         if self.order == "current":
             return recurrent.output_units(self.cell)
@@ -485,7 +487,7 @@ class AttentionCell(CompositeLayer):
             return units
         return None if self.input_depth is None else units + self.input_depth
 
-    def _feedback_units(self, memory=None):
+    def _feedback_units(self, memory: Tensors | None = None) -> int | None:
         """Return the depth of the fed-back vector, or `None` if it is not known.
 
         A cell that is not built needs the memory of its attention.
@@ -543,17 +545,17 @@ class AttentionCell(CompositeLayer):
         return {**super().get_config(), **own}
 
 
-def add_sequence_axis(nested):
+def add_sequence_axis(nested: Nested) -> Nested:
     """Return tensors `(B, ...)` of one sequence as those of K = 1 sequences."""
     return tree.map_structure(partial(ops.expand_dims, axis=1), nested)
 
 
-def remove_sequence_axis(nested):
+def remove_sequence_axis(nested: Nested) -> Nested:
     """Return tensors `(B, 1, ...)` of K = 1 sequences as those of one sequence."""
     return tree.map_structure(partial(ops.squeeze, axis=1), nested)
 
 
-def as_rows(nested):
+def as_rows(nested: Nested) -> Nested:
     """Return tensors `(B, K, D)` as `(B * K, D)`; `None` stays."""
     rows = []
     for x in tree.flatten(nested):
@@ -561,7 +563,7 @@ def as_rows(nested):
     return tree.pack_sequence_as(nested, rows)
 
 
-def as_sequences(nested, leading):
+def as_sequences(nested: Nested, leading: Any) -> Nested:
     """Return tensors `(B * K, D)` as `(B, K, D)`, for the leading sizes B and K."""
     sequences = []
     for x in tree.flatten(nested):
@@ -569,14 +571,14 @@ def as_sequences(nested, leading):
     return tree.pack_sequence_as(nested, sequences)
 
 
-def joined(tensors):
+def joined(tensors: Sequence[Tensor]) -> Tensor | None:
     """Concatenate tensors along the last axis; `None` for an empty list."""
     if len(tensors) < 2:
         return tensors[0] if tensors else None
     return ops.concatenate(tensors, axis=-1)
 
 
-def topmost_state(cell_state):
+def topmost_state(cell_state: Nested) -> Tensor:
     """Return the output state of the topmost cell, `(B, [K,] U)`."""
     if not isinstance(cell_state, (list, tuple)):
         return cell_state
@@ -585,12 +587,9 @@ def topmost_state(cell_state):
     return cell_state[0]
 
 
-def with_new_names(state):
-    """Return a state of a model saved by an earlier version with today's names."""
-    return {"feedback" if name == "fed" else name: x for name, x in state.items()}
-
-
-def check_state(name, state, cell, *ranks):
+def check_state(
+    name: str, state: Nested, cell: keras.layers.Layer, *ranks: Any
+) -> None:
     """Raise `ValueError` unless there is a tensor for every state of the cell."""
     names = {"cell", "attention", "feedback"}
     is_known = isinstance(state, dict) and state.keys() <= names
@@ -599,7 +598,7 @@ def check_state(name, state, cell, *ranks):
     fits = isinstance(given, (list, tuple)) or hasattr(given, "shape")
     fits = fits and len(found) == len(expected)
     for x, units in zip(found, expected, strict=False):
-        shape = getattr(x, "shape", ())
+        shape: Any = getattr(x, "shape", ())
         fits = fits and len(shape) in ranks and shape[-1] == units
     if not fits:
         raise ValueError(
@@ -610,7 +609,9 @@ def check_state(name, state, cell, *ranks):
         )
 
 
-def _attentional_layer(width, dtype):
+def _attentional_layer(
+    width: int | keras.layers.Layer | None, dtype: Dtype
+) -> keras.layers.Layer | None:
     """Return the layer for an attentional vector of a width; `None` and layers stay."""
     if width is None or isinstance(width, keras.layers.Layer):
         return width
@@ -623,7 +624,9 @@ def _attentional_layer(width, dtype):
     )
 
 
-def _context_gate(gate, dtype):
+def _context_gate(
+    gate: bool | keras.layers.Layer, dtype: Dtype
+) -> keras.layers.Layer | None:
     """Return the layer that computes the gate, or `None`; a layer stays."""
     if isinstance(gate, keras.layers.Layer):
         return gate

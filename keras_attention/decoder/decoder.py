@@ -17,7 +17,6 @@ from keras_attention.decoder.cell import (
     add_sequence_axis,
     check_state,
     remove_sequence_axis,
-    with_new_names,
 )
 from keras_attention.decoder.fast import DeferredValueGradients, Recurrence
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
@@ -27,11 +26,11 @@ from keras_attention.ops.masks import clear_masked, where_rows
 from keras_attention.serialization import CompositeLayer, config_of
 from keras_attention.sizes import at_least_one
 from keras_attention.typing import Config, Nested, Shape, Shapes, Tensor, Tensors
-from keras_attention.validation import check_mask, check_rank, check_shape
+from keras_attention.validation import CheckedCall, check_mask, check_rank, check_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AttentionDecoder(CompositeLayer):
+class AttentionDecoder(CheckedCall, CompositeLayer):
     """Loop of an `AttentionCell` over a whole target sequence.
 
     Everything that does not depend on the previous step is computed for all steps at
@@ -105,7 +104,7 @@ class AttentionDecoder(CompositeLayer):
                 f"sampling must be ScheduledSampling or None. Received: {sampling!r}"
             )
         self.cell = cell
-        self.sampling = sampling
+        self.sampling: Any = sampling
         self.supports_masking = True
 
     def build(
@@ -164,7 +163,14 @@ class AttentionDecoder(CompositeLayer):
         results = {**outputs, "state": state}
         return remove_sequence_axis(results) if single else results
 
-    def _run(self, inputs, sequence, state, memory, training):
+    def _run(
+        self,
+        inputs: Nested,
+        sequence: Nested,
+        state: Nested,
+        memory: Tensors,
+        training: bool | None,
+    ) -> tuple[Tensors, Nested]:
         """Run the steps of sequences `(T, B, K, ...)` one after the other.
 
         The attention of all steps is read at once, after the loop, if no step depends
@@ -177,11 +183,11 @@ class AttentionDecoder(CompositeLayer):
         )
         steps, _, sequences = ops.shape(inputs)[:-1]
         noise = cell.step.draw(memory, steps, sequences) if training else {}
-        memories = memory if cell.has_several else [memory]
+        memories: Any = memory if cell.has_several else [memory]
         deferred = DeferredValueGradients(
             [] if reads_later else memories, ops.shape(inputs)[:-1], self.compute_dtype
         )
-        seen = deferred.memories
+        seen: Any = deferred.memories
         if not (cell.has_several or reads_later):
             (seen,) = seen
         uses_inputs = sampling or cell.input_in_query or cell.sentinel
@@ -196,7 +202,7 @@ class AttentionDecoder(CompositeLayer):
         if deferred.zeros is not None:
             sequence["zeros"] = deferred.zeros
 
-        def step(carry, part):
+        def step(carry: Nested, part: Nested) -> tuple[Nested, Nested]:
             state, previous = carry
             words, given = part["inputs"], part["cell"]
             if sampling:
@@ -222,7 +228,8 @@ class AttentionDecoder(CompositeLayer):
                 new_state = where_rows(part["mask"], new_state, state)
             return (new_state, previous), outputs
 
-        first, previous = (), ()
+        first: tuple[Any, ...] = ()
+        previous: tuple[Any, ...] = ()
         if sampling or cell.has_dropout:
             words, part = tree.map_structure(
                 lambda x: at_least_one(x)[0], (inputs, sequence)
@@ -245,7 +252,14 @@ class AttentionDecoder(CompositeLayer):
             outputs |= self._read_all(inputs, outputs, memory, noise, training)
         return outputs, state
 
-    def _read_all(self, inputs, outputs, memory, noise, training):
+    def _read_all(
+        self,
+        inputs: Nested,
+        outputs: Nested,
+        memory: Tensors,
+        noise: Tensor,
+        training: bool | None,
+    ) -> Nested:
         """Read the attention of all steps at once."""
         steps, _, sequences = ops.shape(inputs)[:-1]
         names = {"query": outputs["cell_output"], "inputs": inputs, "noise": noise}
@@ -261,7 +275,7 @@ class AttentionDecoder(CompositeLayer):
         results, _ = self.cell.read(attend, all_["query"], *sources)
         return tree.map_structure(lambda x: _as_steps(x, sequences, steps), results)
 
-    def _draw_samples(self, inputs, sequence):
+    def _draw_samples(self, inputs: Nested, sequence: Nested) -> Nested:
         """Draw the noise of scheduled sampling for all steps."""
         noise = self.sampling.draw(ops.shape(inputs)[0], ops.shape(inputs)[1:-1])
         if "mask" in sequence:
@@ -271,7 +285,7 @@ class AttentionDecoder(CompositeLayer):
             noise["use_sample"] = ops.logical_and(noise["use_sample"], before)
         return noise
 
-    def _initial_state(self, inputs, given, memory):
+    def _initial_state(self, inputs: Nested, given: Tensor, memory: Tensors) -> Nested:
         """Return the state before the first step, in the dtypes of the cell."""
         leading = ops.shape(inputs)[:-2]
         state = {"cell": initial_cell_state(self.cell.cell, 1)}
@@ -279,8 +293,6 @@ class AttentionDecoder(CompositeLayer):
             lambda x: ops.broadcast_to(x[0], (*leading, x.shape[-1])), state
         )
         if given is not None:
-            if isinstance(given, dict):
-                given = with_new_names(given)
             check_state("initial_state", given, self.cell.cell, len(leading) + 1)
             for x in tree.flatten(given["cell"]):
                 check_shape("initial_state", x, (*inputs.shape[:-2], x.shape[-1]))
@@ -292,7 +304,7 @@ class AttentionDecoder(CompositeLayer):
         if previous_mask is None:
             return None
         cell = self.cell
-        state = {"cell": initial_cell_state(cell.cell, 1)}
+        state: dict[str, Any] = {"cell": initial_cell_state(cell.cell, 1)}
         if cell.step.state_names:
             state["attention"] = cell.step.state_names
         if cell.input_feeding:
@@ -305,7 +317,7 @@ class AttentionDecoder(CompositeLayer):
             "state": tree.map_structure(lambda x: None, state),
         }
 
-    def _masks_of_reports(self, mask):
+    def _masks_of_reports(self, mask: Tensor) -> dict[str, Any]:
         """Return a dict that maps weights and reports of the attention to `mask`."""
         if not self.cell.has_several:
             return dict.fromkeys(("weights", *self.cell.reports), mask)
@@ -317,37 +329,37 @@ class AttentionDecoder(CompositeLayer):
         return {**super().get_config(), **config_of(self, "cell sampling")}
 
 
-def _cast_like(states, others):
+def _cast_like(states: Nested, others: Nested) -> Nested:
     """Return states with the dtypes and the structure of `others`."""
     pairs = zip(tree.flatten(states), tree.flatten(others), strict=True)
     return tree.pack_sequence_as(others, [ops.cast(x, y.dtype) for x, y in pairs])
 
 
-def _read_later(query, *sources):
+def _read_later(query: Tensor, *sources: Any) -> tuple[Tensors, Tensors]:
     """Return what the attention needs, once all steps are read at once."""
     return {"states": sources[1] if sources else []}, {}
 
 
-def _as_queries(x):
+def _as_queries(x: Tensor) -> Tensor:
     """Return `(T, B, K, ...)` as queries of a row, `(B, K * T, ...)`."""
     x = ops.moveaxis(x, 0, 2)
     batch, sequences, steps, *rest = ops.shape(x)
     return ops.reshape(x, (batch, sequences * steps, *rest))
 
 
-def _as_steps(x, sequences, steps):
+def _as_steps(x: Tensor, sequences: Nested, steps: int) -> Tensor:
     """Undo `_as_queries`."""
     shape = ops.shape(x)
     x = ops.reshape(x, (shape[0], sequences, steps, *shape[2:]))
     return ops.moveaxis(x, 2, 0)
 
 
-def _check_inputs(shape, mask=None):
+def _check_inputs(shape: Shape, mask: Tensor | None = None) -> None:
     check_rank("inputs", shape, (3, 4), "(batch, [sequences,] steps, depth)")
     check_mask("inputs_mask", mask, shape[:-1])
 
 
-def _check_value(shapes, cell):
+def _check_value(shapes: Shapes, cell: keras.layers.Layer) -> None:
     if isinstance(shapes, Mapping):
         raise ValueError(
             "value must be a tensor (batch, positions, depth): a decoder computes the "
@@ -361,3 +373,5 @@ def _check_value(shapes, cell):
         )
     for shape in shapes if is_list else [shapes]:
         check_rank("value", shape, (3,), "(batch, positions, depth)")
+        if shape[-1] == 0:
+            raise ValueError(f"value must have a depth. Received: {tuple(shape)}")

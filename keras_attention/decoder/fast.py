@@ -10,11 +10,15 @@ one product after the loop computes their gradient.
 Shapes: T steps, B batch, K sequences, S positions, V depth of the values.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from keras import ops, tree
 
 from keras_attention import backends
 from keras_attention.decoder.cell import as_rows, as_sequences, joined
 from keras_attention.split_cells import split_cell
+from keras_attention.typing import Dtype, Nested, Tensor, Tensors
 
 
 class Recurrence:
@@ -24,15 +28,25 @@ class Recurrence:
         sequences: Tensors `(T, ...)`; each step receives its part.
     """
 
-    def __init__(self, cell, inputs, dtype, training, *, splits=True):
+    def __init__(
+        self,
+        cell: Any,
+        inputs: Nested,
+        dtype: Dtype,
+        training: bool | None,
+        *,
+        splits: bool = True,
+    ) -> None:
         self._cell, self._training = cell, training
         steps, batch, sequences, depth = ops.shape(inputs)
         rows = ops.reshape(inputs, (steps, batch * sequences, depth))
-        self._split = split_cell(cell.cell, rows, dtype) if splits else None
+        self._split: Any = split_cell(cell.cell, rows, dtype) if splits else None
         self._defers = self._split is not None and backends.defers_gradients(rows)
         self.sequences = inputs if self._split is None else self._split.sequences
 
-    def step(self, part, state, added):
+    def step(
+        self, part: Nested, state: Nested, added: Sequence[Tensor]
+    ) -> tuple[Tensor, Nested]:
         """Return output and new state, for a part of `sequences` and added inputs."""
         if self._split is None:
             return self._cell.run_cell(part, state, added, self._training)
@@ -41,14 +55,16 @@ class Recurrence:
         output, new_state = as_sequences(self._split(part, added, rows), leading)
         return output, tree.pack_sequence_as(state, tree.flatten(new_state))
 
-    def kernel_inputs(self, state):
+    def kernel_inputs(self, state: Nested) -> dict[str, Any]:
         """Return the inputs of the kernels in this step, if gradients are deferred."""
         if not self._defers:
             return {}
         feedback = [state["feedback"]] if "feedback" in state else []
         return {"state": tree.flatten(state["cell"])[0], "feedback": feedback}
 
-    def record_kernel_inputs(self, kernel_inputs, context):
+    def record_kernel_inputs(
+        self, kernel_inputs: dict[str, Any], context: Sequence[Tensor]
+    ) -> None:
         """Record the inputs of all steps for the deferred gradients of the kernels."""
         if kernel_inputs:
             self._split.record_kernel_inputs(
@@ -74,9 +90,9 @@ class DeferredValueGradients:
             it gives the gradient of the values. `None` if gradients are not deferred.
     """
 
-    def __init__(self, memories, leading, dtype):
+    def __init__(self, memories: Sequence[Tensors], leading: Any, dtype: Dtype) -> None:
         self.memories, self.zeros = list(memories), None
-        self._weights = []
+        self._weights: list[Tensor] = []
         ranks = {len(memory["values"].shape) for memory in memories}
         if ranks == {3} and backends.defers_gradients(memories[0]["values"]):
             zeros = [
@@ -89,18 +105,20 @@ class DeferredValueGradients:
                 for memory in memories
             ]
 
-    def record_weights(self, weights):
+    def record_weights(self, weights: Sequence[Tensor]) -> None:
         """Record the weights of all steps: a list of tensors `(T, B, K, S)`."""
         self._weights += map(ops.stop_gradient, weights)
 
-    def _zeros_of(self, index, values, leading, dtype):
+    def _zeros_of(
+        self, index: int, values: Tensor, leading: Any, dtype: Dtype
+    ) -> Tensor:
         # PyTorch keeps this closure alive as long as its result. If it referred to a
         # tensor computed from the result, the cycle would never be freed.
         recorded, shape = self._weights, (*leading, values.shape[-1])
 
-        def zeros(values):
+        def zeros(values: Tensor) -> tuple[Tensor, Callable[..., Any]]:
             @backends.with_upstream
-            def gradient(upstream):
+            def gradient(upstream: Tensor) -> Tensor:
                 weights = ops.transpose(_rows(recorded[index]), (0, 2, 1))
                 values_gradient = ops.matmul(weights, _rows(upstream))
                 return ops.cast(values_gradient, values.dtype)
@@ -110,7 +128,7 @@ class DeferredValueGradients:
         return ops.custom_gradient(zeros)(values)
 
 
-def _rows(x):
+def _rows(x: Tensor) -> Tensor:
     """Return `(T, B, K, D)` as `(B, T * K, D)`."""
     steps, batch, sequences, depth = ops.shape(x)
     return ops.reshape(ops.swapaxes(x, 0, 1), (batch, steps * sequences, depth))

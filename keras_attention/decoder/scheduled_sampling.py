@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import keras
 from keras import ops, tree
 
+from keras_attention.backends import index_range
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.sampling import sample_by_inversion
 from keras_attention.serialization import (
@@ -18,7 +19,7 @@ from keras_attention.serialization import (
     seed_and_generator,
     serialize_part,
 )
-from keras_attention.sizes import index_range, join_axes
+from keras_attention.sizes import join_axes
 from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import check_number
 
@@ -192,6 +193,12 @@ class ScheduledSampling(CompositeLayer):
         # restores `True`.
         sampled = ops.cast(sampled, inputs.dtype)
         sampled = self._restore_training(sampled, training=True)
+        depth = sampled.shape[-1]
+        if depth != inputs.shape[-1]:
+            raise ValueError(
+                f"inputs must have the depth of the embeddings of embed, {depth}. "
+                f"Received: {inputs.shape[-1]}"
+            )
         return ops.where(noise["use_sample"][..., None], sampled, inputs)
 
     def call(
@@ -268,7 +275,7 @@ class InverseSigmoidRate(keras.optimizers.schedules.LearningRateSchedule):
         return {"k": self.k}
 
 
-def _serialize(function):
+def _serialize(function: Any) -> Any:
     """Return the config of a layer or of a registered function, otherwise `None`."""
     if isinstance(function, keras.layers.Layer):
         return serialize_part(function)

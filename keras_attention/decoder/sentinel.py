@@ -4,12 +4,16 @@ Shapes: B batch, K queries, D inputs of the LSTM, U its units, P depth of projec
 keys, V depth of the values.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import keras
 from keras import ops, tree
 
 from keras_attention.backends import project_rows
 from keras_attention.layers.attention import AttentionStep
 from keras_attention.serialization import CompositeLayer
+from keras_attention.typing import Nested, Shapes, Tensor, Tensors
 
 
 class VisualSentinel(CompositeLayer):
@@ -33,12 +37,14 @@ class VisualSentinel(CompositeLayer):
         [Lu et al., 2017](https://arxiv.org/abs/1612.01887), section 2.3.
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         # The states of the LSTM keep their precision; the layers cast their inputs.
         super().__init__(autocast=False, **kwargs)
-        self.gate = self.key_projection = self.value_projection = None
+        self.gate: Any = None
+        self.key_projection: Any = None
+        self.value_projection: Any = None
 
-    def build(self, inputs_depth, units, memory_shapes):
+    def build(self, inputs_depth: int, units: int, memory_shapes: Shapes) -> None:
         keys, values = (memory_shapes[name][-1] for name in ("keys", "values"))
         self.gate = self._dense(units, "gate", activation="sigmoid")
         self.gate.build((None, inputs_depth + units))
@@ -49,12 +55,14 @@ class VisualSentinel(CompositeLayer):
             self.value_projection.build((None, units))
         self.built = True
 
-    def _dense(self, units, name, **options):
+    def _dense(self, units: int, name: str, **options: Any) -> keras.layers.Dense:
         return keras.layers.Dense(
             units, use_bias=False, dtype=self.dtype_policy, name=name, **options
         )
 
-    def call(self, inputs, previous, carry):
+    def call(
+        self, inputs: Sequence[Tensor], previous: Tensor, carry: Nested
+    ) -> tuple[Tensor, Tensor]:
         parts = [ops.cast(x, self.compute_dtype) for x in (*inputs, previous)]
         gate = project_rows(self.gate, ops.concatenate(parts, axis=-1))
         sentinel = gate * ops.tanh(ops.cast(carry, self.compute_dtype))
@@ -64,7 +72,13 @@ class VisualSentinel(CompositeLayer):
         return project_rows(self.key_projection, sentinel), value
 
 
-def attend_with_sentinel(sentinel, attend, query, inputs, states):
+def attend_with_sentinel(
+    sentinel: VisualSentinel,
+    attend: Callable[..., Any],
+    query: Tensor,
+    inputs: Sequence[Tensor],
+    states: Nested,
+) -> tuple[Tensors, Nested]:
     """Attend to a memory and to the sentinel.
 
     Args:
@@ -87,7 +101,9 @@ def attend_with_sentinel(sentinel, attend, query, inputs, states):
     return {**outputs, "context": context, "sentinel": weight}, state
 
 
-def check_parts(cell, attention, order):
+def check_parts(
+    cell: keras.layers.Layer, attention: keras.layers.Layer, order: str
+) -> None:
     """Raise `ValueError` for parts that cannot be combined with a sentinel."""
     step, sizes, needed = getattr(attention, "step", None), cell.state_size, None
     if order != "current":

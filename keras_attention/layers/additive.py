@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import keras
 from keras import initializers, ops
 
-from keras_attention.backends import exports_to_onnx, project_rows
+from keras_attention.backends import contract_last_axis, exceeds, project_rows
 from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.base import Weighting
 from keras_attention.layers.projections import (
@@ -29,7 +29,7 @@ from keras_attention.layers.projections import (
     take_options,
     weight_arguments,
 )
-from keras_attention.ops.additive_blocks import is_large, large_scores
+from keras_attention.ops import additive_blocks
 from keras_attention.serialization import config_of
 from keras_attention.typing import Config, Dtype, Seed, Shape, Tensor
 from keras_attention.validation import check_boolean, check_positive_integer
@@ -151,11 +151,12 @@ class AdditiveScore(ProjectedScore):
             kernel = ops.cast(self.coverage_kernel, self.compute_dtype)
             shift = ops.cast(coverage, self.compute_dtype)[..., None] * kernel
         # Large sizes have a faster way to the same result. One query, as in a decoder
-        # step, does not gain from it.
+        # step, does not gain from it, nor do queries with keys of their own.
         several = not (isinstance(query.shape[1], int) and query.shape[1] == 1)
-        large = shift is None and several and is_large(query, keys)
-        if large and not exports_to_onnx():
-            return large_scores(additive_scores, query, keys, scale)
+        if shift is None and several and len(keys.shape) == 3:
+            sizes = (*query.shape[:2], keys.shape[1], query.shape[2])
+            if exceeds(additive_blocks.BLOCK_ELEMENTS, *sizes):
+                return additive_blocks.large_scores(additive_scores, query, keys, scale)
         return additive_scores(query, keys, scale, shift)
 
     def check_shared(self, *shapes: Shape) -> None:
@@ -163,7 +164,7 @@ class AdditiveScore(ProjectedScore):
         self._check_keys(keys_shape)
         check_shared_depth(self.query_projection, query_shape)
 
-    def _check_keys(self, keys_shape):
+    def _check_keys(self, keys_shape: Shape) -> None:
         if keys_shape[-1] != self.units:
             raise ValueError(
                 f"keys must have the depth of the hidden layer, {self.units}: the "
@@ -179,7 +180,9 @@ class AdditiveScore(ProjectedScore):
         }
 
 
-def additive_scores(query, keys, scale, shift=None):
+def additive_scores(
+    query: Tensor, keys: Tensor, scale: Tensor, shift: Tensor | None = None
+) -> Tensor:
     """Score every projected query against every projected key.
 
         scores[b, t, s] = scale . tanh(query[b, t] + keys[b, s] + shift[b, t, s])
@@ -209,12 +212,7 @@ def additive_scores(query, keys, scale, shift=None):
     if shift is not None:
         sums = sums + ops.cast(shift, dtype)
     hidden = ops.tanh(sums)
-    scale = ops.expand_dims(ops.cast(scale, dtype), -1)
-    if keras.backend.backend() != "tensorflow":
-        return ops.cast((hidden @ scale)[..., 0], given)
-    # One matrix product is much faster than a product and a sum over the last axis.
-    scores = ops.reshape(hidden, (-1, hidden.shape[-1])) @ scale
-    return ops.cast(ops.reshape(scores, ops.shape(hidden)[:-1]), given)
+    return ops.cast(contract_last_axis(hidden, ops.cast(scale, dtype)), given)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

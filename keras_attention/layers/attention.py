@@ -3,13 +3,15 @@
 Shapes: B batch, T queries, S positions, Q query depth, V value depth.
 """
 
+import dataclasses
+from functools import partial
 from typing import Any, Literal
 
 import keras
 from keras import ops, tree
 
 from keras_attention import loops
-from keras_attention.backends import project_rows
+from keras_attention.backends import append_entry, index_range, project_rows
 from keras_attention.layers import base
 from keras_attention.layers.base import (
     BaseMemory,
@@ -23,9 +25,8 @@ from keras_attention.layers.windows import LocalWindow, spread_window
 from keras_attention.ops.masks import clear_masked, combine_masks, where_rows
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.serialization import CompositeLayer, config_of
-from keras_attention.sizes import index_range, is_symbol
 from keras_attention.typing import Config, Nested, Seed, Shape, Shapes, Tensor, Tensors
-from keras_attention.validation import check_boolean, check_mask
+from keras_attention.validation import check_boolean, check_call_arguments, check_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -139,7 +140,7 @@ class AttentionStep(BaseStep):
         self.window = window
         self.coverage = score.takes_coverage
         self.causal = causal
-        # A layer, because old files contain the state of its seed under its name.
+        # A layer, so that Keras saves the state of its seed.
         self.weight_dropout = WeightDropout(
             dropout, seed=seed, dtype=self.dtype_policy, name="weight_dropout"
         )
@@ -240,7 +241,7 @@ class AttentionStep(BaseStep):
             query = clear_masked(query, query_mask)
         new_state = {}
 
-        def updated(new, old):
+        def updated(new: Tensor, old: Tensor) -> Tensor:
             return new if query_mask is None else where_rows(query_mask, new, old)
 
         # 1. Which positions each query may see.
@@ -311,7 +312,7 @@ class AttentionStep(BaseStep):
             del outputs["weights"]
         return outputs, new_state
 
-    def _draw_once(self, memory, query):
+    def _draw_once(self, memory: Tensors, query: Tensor) -> Nested:
         """Return noise for one step."""
         noise = self.draw(memory, 1, ops.shape(query)[1])
         return tree.map_structure(lambda x: x[0], noise)
@@ -322,14 +323,16 @@ class AttentionStep(BaseStep):
         return {**super().get_config(), **own, **dropout}
 
 
-def _initial(part, memory, queries, at_once):
+def _initial(
+    part: base.AttentionPart, memory: Tensors, queries: Any, at_once: bool
+) -> Tensors:
     """Return the state of a part before each query, or each first query."""
     if at_once:
         return part.states_of_sequence(memory, queries)
     return part.initial_state(memory, queries)
 
 
-def _check_part(name, part, expected, example):
+def _check_part(name: str, part: Any, expected: type, example: str) -> None:
     """Raise `ValueError` unless a part is an instance of a class."""
     if not isinstance(part, expected):
         raise ValueError(
@@ -338,7 +341,7 @@ def _check_part(name, part, expected, example):
         )
 
 
-def _check_parts(step):
+def _check_parts(step: AttentionStep) -> None:
     """Raise `ValueError` for parts that cannot be combined."""
     score, weighting, window = step.score, step.weighting, step.window
     rate, reason = step.weight_dropout.rate, None
@@ -358,39 +361,227 @@ def _check_parts(step):
         raise ValueError(f"{reason}. Received: {', '.join(names)}")
 
 
+@dataclasses.dataclass
+class AttentionInputs:
+    """Inputs of an attention, in the form in which all layers compute.
+
+    Attributes:
+        query: Tensor `(B, T, Q)`.
+        value: Tensor `(B, S, V)`; `None` in self-attention.
+        key: Tensor `(B, S, depth)`; `None` for the value.
+        query_mask: Boolean `(B, T)`, or `None`.
+        value_mask, key_mask: Boolean `(B, S)`, or `None`.
+        attention_mask: Boolean `(B, [N,] T, S)`, or `None`; any axis may be of size 1.
+    """
+
+    query: Tensor
+    value: Tensor | None = None
+    key: Tensor | None = None
+    query_mask: Tensor | None = None
+    value_mask: Tensor | None = None
+    key_mask: Tensor | None = None
+    attention_mask: Tensor | None = None
+
+
 class BaseAttention(CompositeLayer):
     """Base of the attention layers, which consist of a memory and a step.
 
-    A call of the layer calls both. A decoder calls them separately.
+    A call standardises its inputs, attends, and gives the results the form of the
+    inputs. A decoder calls memory and step separately. A subclass creates both, and
+    implements `attend`.
 
     Attributes:
         memory: The `BaseMemory`; called once for every source.
         step: The `BaseStep`; called for one query after the other, or for all at once.
+        num_heads: Number N of heads, an axis of the weights; `None` for no such axis.
+        axes: The `AttentionAxes` of inputs with more than three axes, or `None`.
+        ordered: Whether the position of a query in its sequence matters.
+        takes_value: Whether the layer attends from a query to a value; otherwise, it
+            attends to the sequence of its queries.
     """
+
+    num_heads: int | None = None
+    axes: Any = None
+    ordered: bool = False
+    takes_value = True
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if (args and isinstance(args[0], (list, tuple))) or "mask" in kwargs:
-            base.check_calling_form(args, kwargs)
+        is_list = args and isinstance(args[0], (list, tuple))
+        names = base.call_arguments(type(self))  # type: ignore[arg-type]
+        if is_list or "mask" in kwargs or not kwargs.keys() <= names:
+            base.check_calling_form(self, args, kwargs)
+        if len(args) > 1 and not self.takes_value:
+            raise TypeError(
+                f"{type(self).__name__} takes one sequence. To attend from a query to "
+                f"a value, use MultiHeadAttention. Received: {len(args)} tensors"
+            )
         if "use_causal_mask" in kwargs:
             check_boolean("use_causal_mask", kwargs["use_causal_mask"])
             # Keras would turn a boolean of NumPy into a tensor.
             kwargs["use_causal_mask"] = bool(kwargs["use_causal_mask"])
-        return super().__call__(*args, **kwargs)
+        try:
+            return super().__call__(*args, **kwargs)
+        except Exception as error:
+            check_call_arguments(self.call, args, kwargs, error)
+            raise
+
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        *,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        use_causal_mask: bool = False,
+        return_attention_scores: bool = False,
+        return_details: bool = False,
+        training: bool | None = None,
+    ) -> Nested:
+        self.check_inputs(query, value, key, use_causal_mask, return_details)
+        inputs = AttentionInputs(
+            query, value, key, query_mask, value_mask, key_mask, attention_mask
+        )
+        has_mask = not (query_mask is None and attention_mask is None)
+        if has_mask or len(query.shape) != 3:
+            inputs = self.standardize(inputs, value.shape[1])
+        outputs = self.attend(
+            inputs,
+            causal=use_causal_mask,
+            return_weights=return_attention_scores or return_details,
+            training=training,
+        )
+        if len(query.shape) != 3:
+            outputs = self.restore(outputs, query, value)
+        if return_details:
+            return outputs
+        context = outputs["context"]
+        return (context, outputs["weights"]) if return_attention_scores else context
+
+    def attend(
+        self,
+        inputs: AttentionInputs,
+        *,
+        causal: bool,
+        return_weights: bool,
+        training: bool | None,
+    ) -> Tensors:
+        """Return the outputs of the step for all queries.
+
+        Args:
+            inputs: The standardised inputs.
+            causal: Whether the queries are causal even if the layer is not.
+            return_weights: Whether the outputs contain `"weights"`.
+            training: Whether the layer trains.
+        """
+        raise NotImplementedError
+
+    def check_inputs(
+        self,
+        query: Tensor,
+        value: Tensor | None,
+        key: Tensor | None,
+        use_causal_mask: bool,
+        return_details: bool,
+    ) -> None:
+        """Raise `ValueError` for tensors of a call whose shapes do not fit."""
+        shapes: Any = (
+            tuple(query.shape),
+            None if value is None else tuple(value.shape),
+            None if key is None else tuple(key.shape),
+        )
+        if self.axes is not None:
+            shapes = self.axes.fold_shapes(*shapes)
+            if return_details and len(query.shape) > 3:
+                raise ValueError(
+                    "With attention_axes, return_details must be False. Received: "
+                    f"return_details={return_details}, attention_axes={self.axes.axes}"
+                )
+        base.check_shapes(*shapes, ordered=bool(self.ordered or use_causal_mask))
+
+    def standardize(
+        self, inputs: AttentionInputs, positions: int | None
+    ) -> AttentionInputs:
+        """Return the inputs of a call as `(B, T, Q)` and `(B, S, V)`, masks checked.
+
+        One query `(B, Q)` becomes a sequence of one; several `attention_axes` become
+        one.
+
+        Args:
+            inputs: The inputs, as they were given.
+            positions: Number of positions that a query may attend to, if the inputs
+                have three axes.
+        """
+        if inputs.query_mask is not None:
+            check_mask("query_mask", inputs.query_mask, inputs.query.shape[:-1])
+        if len(inputs.query.shape) > 3:
+            inputs = self.axes.fold_inputs(inputs)
+            positions = (inputs.query if inputs.value is None else inputs.value).shape[
+                1
+            ]
+        if inputs.attention_mask is not None:
+            mask = self._with_all_axes(inputs.attention_mask, inputs.query, positions)
+            inputs = dataclasses.replace(inputs, attention_mask=mask)
+        if len(inputs.query.shape) == 2:
+            mask = inputs.query_mask
+            inputs = dataclasses.replace(
+                inputs,
+                query=inputs.query[:, None],
+                query_mask=None if mask is None else mask[:, None],
+            )
+        return inputs
+
+    def _with_all_axes(
+        self, attention_mask: Tensor, query: Tensor, positions: Any
+    ) -> Tensor:
+        """Return an attention mask as `(B, [N,] T, S)`; any axis may be of size 1.
+
+        Args:
+            attention_mask: Boolean `(B, T, S)` or `(T, S)`; `(B, S)` for one query;
+                with heads `(B, N, T, S)`, or `(B, N, S)` for one query, too.
+            query: Tensor `(B, T, Q)`, or `(B, Q)` for one query.
+            positions: S.
+        """
+        batch, *queries, _ = query.shape
+        shapes = [(batch, *queries, positions)]
+        shapes += [(*queries, positions)] if queries else []
+        if self.num_heads is not None:
+            shapes.append((batch, self.num_heads, *queries, positions))
+        check_mask("attention_mask", attention_mask, *shapes, broadcasts=True)
+        if not queries:
+            attention_mask = attention_mask[..., None, :]
+        elif len(attention_mask.shape) == 2:
+            attention_mask = attention_mask[None]
+        if self.num_heads is not None and len(attention_mask.shape) == 3:
+            return attention_mask[:, None]
+        return attention_mask
+
+    def restore(self, outputs: Tensors, query: Tensor, value: Tensor) -> Tensors:
+        """Return outputs with the axes of the given tensors, if these are not three."""
+        if len(query.shape) > 3:
+            return self.axes.unfold(outputs, query, value)
+        # All outputs but the context have the axis of heads before that of queries.
+        axis = 1 if self.num_heads is None else 2
+        return {
+            name: tree.map_structure(
+                partial(ops.squeeze, axis=1 if name == "context" else axis), x
+            )
+            for name, x in outputs.items()
+        }
 
     def build(
-        self,
-        query_shape: Shape,
-        value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> None:
-        if value_shape is None:
-            # Self-attention; a single step, (batch, depth), is one query.
-            value_shape = (*query_shape[:1], None, query_shape[-1])
-        shapes = query_shape, value_shape, key_shape
+        shapes: Any = query_shape, value_shape, key_shape
+        if self.axes is not None:
+            shapes = self.axes.fold_shapes(*shapes)
+        query_shape, value_shape, key_shape = shapes
         base.check_shapes(*(None if x is None else tuple(x) for x in shapes))
         if not self.memory.built:
             self.memory.build(value_shape, key_shape)
@@ -400,6 +591,49 @@ class BaseAttention(CompositeLayer):
             self.step.build(queries_shape, memory_shapes)
         base.freeze_new_weights(self)
         self.built = True
+
+    def weights_shape(self, query_shape: Shape, value_shape: Shape) -> Shape:
+        """Return the shape of the weights for shapes of a query and a value."""
+        if len(query_shape) > 3:
+            return self.axes.weights_shape(query_shape, value_shape)
+        batch, *queries, _ = query_shape
+        heads = [] if self.num_heads is None else [self.num_heads]
+        return (batch, *heads, *queries, value_shape[1])
+
+    def compute_output_spec(
+        self,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        *,
+        use_causal_mask: bool = False,
+        return_attention_scores: bool = False,
+        return_details: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        self.check_inputs(query, value, key, use_causal_mask, return_details)
+        if return_details:
+            kwargs.update(use_causal_mask=use_causal_mask, return_details=True)
+            return keras.Operation.compute_output_spec(
+                self, query, value, key, **kwargs
+            )
+        shape = self.compute_output_shape(query.shape, value.shape)
+        context = keras.KerasTensor(shape, self.compute_dtype)
+        if not return_attention_scores:
+            return context
+        shape = self.weights_shape(query.shape, value.shape)
+        return context, keras.KerasTensor(shape, self.compute_dtype)
+
+
+def check_takes_value(attention: Any, further: str = "") -> None:
+    """Raise `ValueError` unless an attention layer attends from a query to a value."""
+    if isinstance(attention, BaseAttention) and attention.takes_value:
+        return
+    example = "AdditiveAttention(64) or MultiHeadAttention(8, 64)"
+    raise ValueError(
+        "attention must be an attention layer of keras_attention that takes a query "
+        f"and a value, such as {example}{further}. Received: {attention!r}"
+    )
 
 
 class ComposedAttention(BaseAttention):
@@ -439,71 +673,53 @@ class ComposedAttention(BaseAttention):
             key_projection, dtype=self.dtype_policy, name="memory"
         )
         self.step = step
+        self.ordered = causal
 
-    def call(
+    def attend(
         self,
-        query: Tensor,
-        value: Tensor,
-        key: Tensor | None = None,
+        inputs: AttentionInputs,
         *,
-        query_mask: Tensor | None = None,
-        value_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        use_causal_mask: bool = False,
-        return_attention_scores: bool = False,
-        return_details: bool = False,
-        training: bool | None = None,
-    ) -> Nested:
-        key_shape = None if key is None else tuple(key.shape)
-        ordered = self.step.causal or use_causal_mask
-        base.check_shapes(
-            tuple(query.shape), tuple(value.shape), key_shape, ordered=ordered
-        )
-        if query_mask is not None:
-            check_mask("query_mask", query_mask, query.shape[:-1])
-        if attention_mask is not None:
-            attention_mask = base.standardize_attention_mask(
-                attention_mask, query.shape, value.shape[1]
-            )
-        single = len(query.shape) == 2
-        if single:
-            query, query_mask = base.as_queries(query, query_mask)
+        causal: bool,
+        return_weights: bool,
+        training: bool | None,
+    ) -> Tensors:
+        query = inputs.query
         # Called without Keras' `__call__`, which has converted and cast all tensors.
-        memory = self.memory.call(value, key, value_mask=value_mask, key_mask=key_mask)
+        memory = self.memory.call(
+            inputs.value,
+            inputs.key,
+            value_mask=inputs.value_mask,
+            key_mask=inputs.key_mask,
+        )
         sequence = {"query": query}
-        if query_mask is not None:
-            sequence["query_mask"] = ops.cast(query_mask, "bool")
-        if attention_mask is not None:
-            shape = (*ops.shape(query)[:2], ops.shape(value)[1])
-            mask = ops.cast(attention_mask, "bool")
+        if inputs.query_mask is not None:
+            sequence["query_mask"] = ops.cast(inputs.query_mask, "bool")
+        if inputs.attention_mask is not None:
+            shape = (*ops.shape(query)[:2], ops.shape(inputs.value)[1])
+            mask = ops.cast(inputs.attention_mask, "bool")
             sequence["mask"] = ops.broadcast_to(mask, shape)
         options: dict[str, Any] = {
-            "return_weights": return_attention_scores or return_details,
+            "return_weights": return_weights,
             "training": training,
         }
         if self.step.sequential:
-            outputs = self._one_by_one(sequence, memory, use_causal_mask, options)
-        else:
-            state, noise = {}, {}
-            if self.step.has_state or use_causal_mask:
-                state = self.step.initial_state(
-                    memory, ops.shape(query)[1], causal=use_causal_mask, at_once=True
-                )
-            if training:
-                noise = self.step.draw(memory, ops.shape(query)[1])
-                noise = tree.map_structure(_joined, noise)
-            outputs, _ = self.step.call(
-                memory=memory, state=state, noise=noise, **sequence, **options
+            return self._one_by_one(sequence, memory, causal, options)
+        state, noise = {}, {}
+        if self.step.has_state or causal:
+            state = self.step.initial_state(
+                memory, ops.shape(query)[1], causal=causal, at_once=True
             )
-        if single:
-            outputs = tree.map_structure(lambda x: x[:, 0], outputs)
-        if return_details:
-            return outputs
-        context = outputs["context"]
-        return (context, outputs["weights"]) if return_attention_scores else context
+        if training:
+            noise = self.step.draw(memory, ops.shape(query)[1])
+            noise = tree.map_structure(_joined, noise)
+        outputs, _ = self.step.call(
+            memory=memory, state=state, noise=noise, **sequence, **options
+        )
+        return outputs
 
-    def _one_by_one(self, sequence, memory, causal, options):
+    def _one_by_one(
+        self, sequence: Nested, memory: Tensors, causal: bool, options: dict[str, Any]
+    ) -> Nested:
         """Run the steps of the queries of a sequence one after the other."""
         queries = ops.shape(sequence["query"])[1]
         inputs = {
@@ -511,7 +727,7 @@ class ComposedAttention(BaseAttention):
         }
         inputs["noise"] = self.step.draw(memory, queries) if options["training"] else {}
 
-        def step(state, inputs):
+        def step(state: Nested, inputs: Nested) -> tuple[Nested, Nested]:
             outputs, state = self.step.call(
                 memory=memory, state=state, **inputs, **options
             )
@@ -525,35 +741,6 @@ class ComposedAttention(BaseAttention):
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> Any:
         return (*query_shape[:-1], value_shape[-1])
-
-    def compute_output_spec(
-        self,
-        query: Tensor,
-        value: Tensor,
-        key: Tensor | None = None,
-        *,
-        use_causal_mask: bool = False,
-        return_attention_scores: bool = False,
-        return_details: bool = False,
-        **kwargs: Any,
-    ) -> Any:
-        key_shape = None if key is None else tuple(key.shape)
-        ordered = self.step.causal or use_causal_mask
-        base.check_shapes(
-            tuple(query.shape), tuple(value.shape), key_shape, ordered=ordered
-        )
-        if return_details:
-            kwargs.update(use_causal_mask=use_causal_mask, return_details=True)
-            return keras.Operation.compute_output_spec(
-                self, query, value, key, **kwargs
-            )
-        context = keras.KerasTensor(
-            self.compute_output_shape(query.shape, value.shape), self.compute_dtype
-        )
-        if not return_attention_scores:
-            return context
-        weights_shape = (*query.shape[:-1], value.shape[1])
-        return context, keras.KerasTensor(weights_shape, self.compute_dtype)
 
     def get_config(self) -> Config:
         own = config_of(self.step, "weighting causal")
@@ -609,12 +796,14 @@ class Attention(ComposedAttention):
         return {**super().get_config(), **own}
 
 
-def _joined(steps):
+def _joined(steps: Tensor) -> Tensor:
     """Return tensors of one query a step, `(T, B, 1, ...)`, as `(B, T, ...)`."""
     return ops.swapaxes(steps[:, :, 0], 0, 1)
 
 
-def _append_score(scores, valid, extra, query_mask):
+def _append_score(
+    scores: Tensor, valid: Tensor, extra: Tensor, query_mask: Tensor
+) -> tuple[Tensor, Tensor]:
     """Append the scores `extra` `(B, T, 1)`, which are valid for valid queries.
 
     Returns:
@@ -624,15 +813,5 @@ def _append_score(scores, valid, extra, query_mask):
         valid = ops.broadcast_to(valid, ops.shape(scores))
         query_mask = None if query_mask is None else query_mask[..., None]
         is_query = combine_masks(ops.ones_like(extra, "bool"), query_mask)
-        valid = _append(valid, is_query)
-    return _append(scores, extra), valid
-
-
-def _append(x, last):
-    """Return `x` `(..., S)` with one more entry per row, `last` `(..., 1)`."""
-    if not is_symbol(x.shape[-1]):
-        return ops.concatenate([x, last], axis=-1)
-    # The converter of JAX to ONNX takes S for the length of the concatenation.
-    padding = [[0, 0] for _ in x.shape[1:]] + [[0, 1]]
-    at_end = ops.pad(ops.zeros_like(x), padding, constant_values=1) == 1
-    return ops.where(at_end, last, ops.pad(x, padding))
+        valid = append_entry(valid, is_query)
+    return append_entry(scores, extra), valid

@@ -6,11 +6,14 @@ of the batch.
 Shapes: B batch, T queries, S positions, N heads, D depth.
 """
 
+import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from keras import ops
 
+from keras_attention.typing import Nested, Shape, Tensor
 from keras_attention.validation import as_integer, check_mask, may_be_equal
 
 
@@ -22,17 +25,21 @@ class AttentionAxes:
         num_heads: N.
     """
 
-    def __init__(self, axes, num_heads):
+    def __init__(self, axes: Sequence[int], num_heads: int) -> None:
         self.num_heads = num_heads
-        listed = list(axes) if isinstance(axes, Iterable) else [axes]
-        self.axes = [as_integer(axis) for axis in listed]
-        if None in self.axes or not self.axes:
+        # An array without axes is iterable by its type, but not by its value.
+        is_one = as_integer(axes) is not None or not isinstance(axes, Iterable)
+        listed = [axes] if is_one else list(axes)
+        self.axes = [x for x in map(as_integer, listed) if x is not None]
+        if len(self.axes) < max(len(listed), 1):
             raise ValueError(
                 "attention_axes must be integers, one axis of the inputs or several, "
                 f"or None. Received: {axes!r}"
             )
 
-    def fold_shapes(self, query_shape, value_shape, key_shape):
+    def fold_shapes(
+        self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None
+    ) -> Sequence[Shape | None]:
         """Return the shapes as `(rows, T, D)`; unchanged if they have three axes.
 
         Raises:
@@ -63,33 +70,21 @@ class AttentionAxes:
                 )
         return [None if shape is None else self._fold_shape(shape) for shape in shapes]
 
-    def fold_inputs(self, tensors, masks, attention_mask):
-        """Return the inputs of an attention with the axes `(rows, T, D)`.
+    def fold_inputs(self, inputs: Any) -> Any:
+        """Return the `AttentionInputs` of an attention over one axis, `(rows, T, D)`.
 
-        Args:
-            tensors: Query, value and key; the last two may be `None`.
-            masks: Their masks, `None` or without the depth.
-            attention_mask: `(B, [N,] T, S)`, `(T, S)` or `None`.
-
-        Returns:
-            The tensors and the masks `(rows, T)`, as two lists, and the attention mask.
+        The attention mask may be `(B, [N,] T, S)`, `(T, S)` or `None`.
         """
-        query, value, _ = tensors
-        value = query if value is None else value
-        folded_masks = [
-            self._fold_mask(name, mask, x.shape)
-            for name, mask, x in zip(
-                ("query_mask", "value_mask", "key_mask"),
-                masks,
-                (query, value, value),
-                strict=True,
-            )
-        ]
-        attention_mask = self._fold_attention_mask(attention_mask, query, value)
-        folded = [None if x is None else self._fold(x) for x in tensors]
-        return folded, folded_masks, attention_mask
+        query = inputs.query
+        value = query if inputs.value is None else inputs.value
+        folded = {"attention_mask": self._fold_attention_mask(inputs, query, value)}
+        for name, x in (("query", query), ("value", value), ("key", value)):
+            mask, given = getattr(inputs, f"{name}_mask"), getattr(inputs, name)
+            folded[f"{name}_mask"] = self._fold_mask(f"{name}_mask", mask, x.shape)
+            folded[name] = None if given is None else self._fold(given)
+        return dataclasses.replace(inputs, **folded)
 
-    def unfold(self, results, query, value):
+    def unfold(self, results: Nested, query: Tensor, value: Tensor) -> Nested:
         """Return the results of an attention with all axes of query and value.
 
         Args:
@@ -110,7 +105,7 @@ class AttentionAxes:
             unfolded["weights"] = ops.reshape(weights, shape)
         return unfolded
 
-    def weights_shape(self, query_shape, value_shape):
+    def weights_shape(self, query_shape: Shape, value_shape: Shape) -> Shape:
         """Return the shape of the weights with all axes.
 
         Returns:
@@ -127,16 +122,17 @@ class AttentionAxes:
             *value_sizes[rows:],
         )
 
-    def _fold_shape(self, shape):
+    def _fold_shape(self, shape: Shape) -> Shape:
         """Return a shape `(B, ..., D)` as `(rows, T, D)`."""
         order, rows = self._order(len(shape)), len(self._rows(len(shape)))
-        joined = []
+        joined: list[int | None] = []
         for axes in (order[:rows], order[rows:-1]):
             sizes = [shape[axis] for axis in axes]
-            joined.append(None if None in sizes else math.prod(sizes))
+            known = [size for size in sizes if size is not None]
+            joined.append(math.prod(known) if len(known) == len(sizes) else None)
         return (*joined, shape[-1])
 
-    def _fold(self, x):
+    def _fold(self, x: Tensor) -> Tensor:
         """Return `(B, ..., D)` as `(rows, T, D)`."""
         rows = len(self._rows(len(x.shape)))
         x = ops.transpose(x, self._order(len(x.shape)))
@@ -144,15 +140,18 @@ class AttentionAxes:
         first, between = math.prod(sizes[:rows]), math.prod(sizes[rows:-1])
         return ops.reshape(x, (first, between, sizes[-1]))
 
-    def _fold_mask(self, name, mask, shape):
+    def _fold_mask(self, name: str, mask: Tensor, shape: Shape) -> Tensor | None:
         """Return the mask `(B, ...)` of a tensor of this shape as `(rows, T)`."""
         if mask is None:
             return None
         check_mask(name, mask, shape[:-1])
         return self._fold(ops.cast(mask, "bool")[..., None])[..., 0]
 
-    def _fold_attention_mask(self, mask, query, value):
+    def _fold_attention_mask(
+        self, inputs: Any, query: Tensor, value: Tensor
+    ) -> Tensor | None:
         """Return a mask `(B, [N,] T, S)` repeated for all rows; `(T, S)` unchanged."""
+        mask = inputs.attention_mask
         if mask is None:
             return None
         batch = query.shape[0]
@@ -165,13 +164,13 @@ class AttentionAxes:
         repeats = math.prod(ops.shape(query)[axis] for axis in rows[1:])
         return ops.repeat(mask, repeats, axis=0)
 
-    def _attended(self, rank):
+    def _attended(self, rank: int) -> list[int]:
         return sorted(axis + rank if axis < 0 else axis for axis in self.axes)
 
-    def _rows(self, rank):
+    def _rows(self, rank: int) -> list[int]:
         """Return the axes that become rows."""
         return [axis for axis in range(rank - 1) if axis not in self._attended(rank)]
 
-    def _order(self, rank):
+    def _order(self, rank: int) -> list[int]:
         """Return the axes of rows, those of attention, and the depth."""
         return [*self._rows(rank), *self._attended(rank), rank - 1]

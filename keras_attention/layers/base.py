@@ -5,22 +5,35 @@ V value depth. A call handles T queries at once: those of one sequence, or the n
 of each of K = T sequences, such as the hypotheses of a search.
 """
 
+import difflib
 import functools
+import inspect
 import warnings
+from collections.abc import KeysView, Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_attention.serialization import CompositeLayer, config_of, seed_and_generator
-from keras_attention.sizes import index_range, known_sizes
-from keras_attention.typing import Config, Nested, Seed, Shape, Shapes, Tensor, Tensors
-from keras_attention.validation import (
-    check_boolean,
-    check_mask,
-    check_number,
-    shapes_of,
+from keras_attention.backends import index_range
+from keras_attention.serialization import (
+    CompositeLayer,
+    config_of,
+    from_config,
+    seed_and_generator,
 )
+from keras_attention.sizes import known_sizes
+from keras_attention.typing import (
+    Config,
+    Dtype,
+    Nested,
+    Seed,
+    Shape,
+    Shapes,
+    Tensor,
+    Tensors,
+)
+from keras_attention.validation import check_dropout, check_seed, shapes_of
 
 
 class Component(CompositeLayer):
@@ -104,7 +117,7 @@ class BaseStep(Component):
         """
         return {}
 
-    def context_depth(self, query_depth: int, memory_shapes: Shapes) -> int:
+    def context_depth(self, query_depth: int | None, memory_shapes: Shapes) -> Any:
         """Return the depth of the context for a depth of the queries.
 
         Args:
@@ -175,8 +188,9 @@ class AttentionPart(Component):
 class Score(AttentionPart):
     """Base of the scores.
 
-    A custom score implements `build(query_shape, keys_shape)` and `call(query, keys)`,
-    or, with `takes_coverage`, `call(query, keys, coverage=None)`.
+    A custom score implements `call(query, keys)`, or, with `takes_coverage`,
+    `call(query, keys, coverage=None)`; and `build(query_shape, keys_shape)` if it has
+    weights.
 
     Attributes:
         takes_coverage: Whether it takes the sum of earlier weights of each position.
@@ -196,6 +210,9 @@ class Score(AttentionPart):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.autocast = True
+
+    def build(self, query_shape: Shape, keys_shape: Shape) -> None:
+        self.built = True
 
     def make_key_projection(self) -> keras.layers.Layer | None:
         """Return a new layer that projects the keys for this score, or `None`."""
@@ -219,10 +236,11 @@ class WeightDropout(AttentionPart):
 
     def __init__(self, rate: float = 0.0, *, seed: Seed = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_number("dropout", rate, "in [0, 1)", lambda x: 0 <= x < 1)
+        check_dropout(rate)
         self.rate = rate
         # Without dropout there is no state to save.
         self.seed, self.seed_generator = seed, None
+        check_seed(from_config("seed", seed))
         if rate:
             self.seed, self.seed_generator = seed_and_generator(seed)
         # There are no weights to build, and a layer of rate zero is never called.
@@ -308,7 +326,7 @@ class Weighting(AttentionPart):
         return score
 
 
-def step_numbers(batch, queries, at_once):
+def step_numbers(batch: Any, queries: Any, at_once: bool) -> Tensor:
     """Return the numbers of steps before each query, int32 `(B, queries)`.
 
     Args:
@@ -319,36 +337,62 @@ def step_numbers(batch, queries, at_once):
     return ops.broadcast_to(index_range(queries), (batch, queries))
 
 
-def check_calling_form(args, kwargs):
-    """Raise `ValueError` for Keras' calling form: a list of tensors, or of masks.
+def check_calling_form(
+    layer: keras.layers.Layer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise an error for calls in the form of other attention layers.
 
-    `use_causal_mask` must be a boolean.
+    Raises:
+        ValueError: For a list of tensors, or of masks.
+        TypeError: For a keyword argument that the layer does not have.
     """
-    is_list = args and isinstance(args[0], (list, tuple))
-    if is_list and any(hasattr(x, "shape") for x in args[0]):
+    first = args[0] if args else None
+    if isinstance(first, (list, tuple)) and any(hasattr(x, "shape") for x in first):
         raise ValueError(
             "query, value and key are separate arguments: layer(query, value, key). "
-            f"Received: a list of {len(args[0])} tensors"
+            f"Received: a list of {len(first)} tensors"
         )
     if isinstance(kwargs.get("mask"), (list, tuple)):
         raise ValueError(
             "masks are separate arguments: query_mask=..., value_mask=.... "
             f"Received: mask, a list of {len(kwargs['mask'])}"
         )
-    if "use_causal_mask" in kwargs:
-        check_boolean("use_causal_mask", kwargs["use_causal_mask"])
+    names = call_arguments(layer.__class__)
+    if kwargs.keys() <= names:
+        return
+    unknown = next(name for name in kwargs if name not in names)
+    masks = [name for name in names if name.endswith("mask") and "causal" not in name]
+    likely = masks if "mask" in unknown else difflib.get_close_matches(unknown, names)
+    raise TypeError(
+        f"{type(layer).__name__} has no call argument {unknown!r}. "
+        f"{'Masks are' if likely is masks else 'Expected'} "
+        f"{', '.join(map(repr, likely or names))}."
+    )
+
+
+@functools.cache
+def call_arguments(layer_class: Any) -> KeysView[str]:
+    """Return the names of the arguments of a layer's call, the keys of a dict."""
+    names = list(inspect.signature(layer_class.call).parameters)
+    return dict.fromkeys(names[1:]).keys()
 
 
 @functools.lru_cache(maxsize=1024)
-def check_shapes(query_shape, value_shape, key_shape=None, *, ordered=False):
+def check_shapes(
+    query_shape: Shape,
+    value_shape: Shape,
+    key_shape: Shape | None = None,
+    *,
+    ordered: bool = False,
+) -> None:
     """Raise `ValueError` for shapes, tuples, of a query, value and key that do not fit.
 
     Shapes that fit are remembered, so that a call checks new shapes only.
 
     If `ordered`, the position of a query matters, so a single query is an error.
     """
-    shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
-    shapes = {name: known_sizes(x) for name, x in shapes.items() if x is not None}
+    given = {"query": query_shape, "value": value_shape, "key": key_shape}
+    shapes = {name: known_sizes(x) for name, x in given.items() if x is not None}
     if len(query_shape) not in (2, 3):
         raise ValueError(
             "query must have the shape (batch, query_depth) or "
@@ -378,7 +422,11 @@ def check_shapes(query_shape, value_shape, key_shape=None, *, ordered=False):
         )
 
 
-def check_memory(memory, attention=None, inputs=None):
+def check_memory(
+    memory: Nested,
+    attention: Any = None,
+    inputs: Nested | None = None,
+) -> None:
     """Raise `ValueError` for a wrong structure or batch size of a memory.
 
     Args:
@@ -387,7 +435,7 @@ def check_memory(memory, attention=None, inputs=None):
         inputs: Tensor `(B, ...)`, if the batch size is checked.
     """
     several = isinstance(attention, list)
-    memories = memory if several else [memory]
+    memories: Any = memory if several else [memory]
     count = len(attention) if several else 1
     is_memory = isinstance(memories, (list, tuple)) and len(memories) == count
     for one in memories if is_memory else ():
@@ -412,38 +460,7 @@ def check_memory(memory, attention=None, inputs=None):
         )
 
 
-def standardize_attention_mask(attention_mask, query_shape, positions, num_heads=None):
-    """Return an attention mask as `(B, [N,] T, S)`; any axis may be of size 1.
-
-    Args:
-        attention_mask: Boolean `(B, T, S)` or `(T, S)`; `(B, S)` for one query; with
-            heads `(B, N, T, S)`, or `(B, N, S)` for one query, too; or `None`.
-        query_shape: `(B, T, Q)`, or `(B, Q)` for one query.
-        positions: S.
-        num_heads: N, or `None` for a mask without an axis of heads.
-    """
-    if attention_mask is None:
-        return None
-    batch, *queries, _ = query_shape
-    shapes = [(batch, *queries, positions)]
-    shapes += [(*queries, positions)] if queries else []
-    shapes += [(batch, num_heads, *queries, positions)] if num_heads else []
-    check_mask("attention_mask", attention_mask, *shapes, broadcasts=True)
-    if not queries:
-        attention_mask = attention_mask[..., None, :]
-    elif len(attention_mask.shape) == 2:
-        attention_mask = attention_mask[None]
-    if num_heads and len(attention_mask.shape) == 3:
-        return attention_mask[:, None]
-    return attention_mask
-
-
-def as_queries(query, query_mask):
-    """Return one query `(B, Q)` and its mask as a sequence of one."""
-    return query[:, None], None if query_mask is None else query_mask[:, None]
-
-
-def build_part(part, *shapes):
+def build_part(part: Any, *shapes: Any) -> None:
     """Build a part, or check that it fits if it is shared and built already."""
     if part.built:
         part.check_shared(*shapes)
@@ -451,7 +468,7 @@ def build_part(part, *shapes):
         part.build(*shapes)
 
 
-def freeze_new_weights(layer):
+def freeze_new_weights(layer: keras.layers.Layer) -> None:
     """Freeze the weights that a frozen layer, or sublayer, creates in `build`."""
     for one in layer._flatten_layers():
         if not one.trainable:
@@ -461,20 +478,27 @@ def freeze_new_weights(layer):
             one.trainable = False
 
 
-def set_dtype_policy(part, policy):
+def set_dtype_policy(part: Any, policy: Any) -> None:
     """Give a dtype policy to a part and its sublayers, unless they are built."""
     for layer in part._flatten_layers():
         if not layer.built:
             layer.dtype_policy = policy
 
 
-def get_part(name, identifier, choices, base, example, dtype, **options):
+def get_part(
+    name: str,
+    identifier: Any,
+    choices: Mapping[str, type],
+    base: type,
+    example: str,
+    dtype: Dtype,
+    **options: Any,
+) -> Any:
     """Return a part for its name in `choices`, its config, or itself.
 
     The `options` are those of a new part. An error names the argument and an `example`.
     """
-    if isinstance(identifier, dict):
-        identifier = keras.saving.deserialize_keras_object(identifier)
+    identifier = from_config(name, identifier)
     if isinstance(identifier, base):
         set_dtype_policy(identifier, dtype)
         return identifier

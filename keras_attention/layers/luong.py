@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.backends import project_rows
+from keras_attention.backends import first_entries, project_rows
 from keras_attention.layers.additive import AdditiveScore
 from keras_attention.layers.attention import ComposedAttention
 from keras_attention.layers.base import Score, Weighting
@@ -18,9 +18,12 @@ from keras_attention.layers.projections import (
     serialize_options,
     take_options,
 )
-from keras_attention.layers.windows import LocalMonotonicWindow, LocalPredictiveWindow
+from keras_attention.layers.windows import (
+    LocalMonotonicWindow,
+    LocalPredictiveWindow,
+    LocalWindow,
+)
 from keras_attention.serialization import config_of
-from keras_attention.sizes import index_range
 from keras_attention.typing import Config, Dtype, Seed, Shape, Tensor
 from keras_attention.validation import (
     check_boolean,
@@ -123,6 +126,7 @@ class LuongAttention(ComposedAttention):
             "positions", positions, optional=score != "location"
         )
         half_width = check_positive_integer("half_width", half_width)
+        check_boolean("coverage", coverage)
         options = take_options(kwargs, **ProjectedScore.default_initializers)
         super().__init__(
             _build_score(score, units, positions, coverage, use_bias, options, dtype),
@@ -152,13 +156,21 @@ class LuongAttention(ComposedAttention):
         return {**super().get_config(), **own, **serialize_options(self.options)}
 
 
-def _build_score(score, units, positions, coverage, use_bias, options, dtype):
+def _build_score(
+    score: str,
+    units: Any,
+    positions: Any,
+    coverage: bool,
+    use_bias: bool,
+    options: dict[str, Any],
+    dtype: Dtype,
+) -> Score:
     if coverage and score != "concat":
         raise ValueError(
             "coverage is defined inside the tanh of the concat score only. "
             f"Received: score={score!r}"
         )
-    common = {"dtype": dtype, "name": "score"}
+    common: dict[str, Any] = {"dtype": dtype, "name": "score"}
     if score in ("dot", "scaled-dot"):
         return DotScore(scaled=score == "scaled-dot", **common)
     common |= {"use_bias": use_bias, **options}
@@ -172,7 +184,12 @@ def _build_score(score, units, positions, coverage, use_bias, options, dtype):
     return AdditiveScore(units, coverage=coverage, **fresh_options(scale), **common)
 
 
-def _build_window(window, half_width, options, dtype):
+def _build_window(
+    window: str,
+    half_width: Any,
+    options: dict[str, Any],
+    dtype: Dtype,
+) -> LocalWindow | None:
     if window == "global":
         return None
     if window == "local-m":
@@ -225,7 +242,7 @@ class DotScore(Score):
         return {**super().get_config(), "scaled": self.scaled}
 
 
-def dot_scores(query, keys):
+def dot_scores(query: Tensor, keys: Tensor) -> Tensor:
     """Return the dot product of every query and every key.
 
         scores[b, t, s] = query[b, t] . keys[b, s]
@@ -338,9 +355,7 @@ class LocationScore(ProjectedScore):
                 f"location score has weights. Received: {length}"
             )
         scores = project_rows(self.projection, query)
-        if isinstance(length, int) or keras.backend.backend() == "torch":
-            return scores[..., :length]
-        return ops.take(scores, index_range(ops.shape(keys)[-2]), axis=-1)
+        return first_entries(scores, ops.shape(keys)[-2])
 
     def get_config(self) -> Config:
         return {**super().get_config(), "positions": self.positions}

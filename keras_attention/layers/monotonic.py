@@ -9,14 +9,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.backends import softmax, with_upstream
+from keras_attention.backends import doubling_loop, index_range, softmax, with_upstream
 from keras_attention.layers.base import Score, Weighting, build_part
 from keras_attention.layers.projections import ConcatenatedProjection
 from keras_attention.ops.precision import accumulation_dtype, at_least_float32
 from keras_attention.ops.rows import LOWEST, TINY, cumsum, first_candidate, valid_scores
 from keras_attention.serialization import config_of, seed_and_generator, serialize_part
-from keras_attention.sizes import index_range, is_symbol
-from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
+from keras_attention.typing import Config, Nested, Seed, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import (
     check_choice,
     check_not_negative,
@@ -164,6 +163,11 @@ class MochaWeighting(MonotonicWeighting):
     ) -> None:
         super().__init__(inference=inference, **options)
         self.chunk_size = check_positive_integer("chunk_size", chunk_size)
+        if self.chunk_size > MAX_CHUNK_SIZE:
+            raise ValueError(
+                f"chunk_size must be at most {MAX_CHUNK_SIZE:,}, because every position"
+                f" of a chunk is a step of its own. Received: {self.chunk_size:,}"
+            )
 
     def prepare_score(self, score: Score) -> Score:
         return score if isinstance(score, ScorePair) else ScorePair(score, name="score")
@@ -219,7 +223,7 @@ class ScorePair(Score):
         return ConcatenatedProjection(first, second, name="key_projection")
 
     @property
-    def _projects_keys(self):
+    def _projects_keys(self) -> bool:
         return type(self.first).make_key_projection is not Score.make_key_projection
 
     def build(self, query_shape: Shape, keys_shape: Shape) -> None:
@@ -234,7 +238,7 @@ class ScorePair(Score):
         for score in (self.first, self.second):
             score.check_shared(query_shape, keys_shape)
 
-    def _keys_of_one(self, keys_shape):
+    def _keys_of_one(self, keys_shape: Shapes) -> Shape:
         """Return the shape of the keys of one score, given those of the pair."""
         projection = self.make_key_projection()
         if projection is None:
@@ -268,11 +272,13 @@ def masked_sigmoid(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     return ops.where(valid, ops.sigmoid(scores), 0.0)
 
 
+# Largest chunk of `MochaWeighting`; those of the paper have up to 8 positions.
+MAX_CHUNK_SIZE = 1024
 # In a file exported by JAX or PyTorch; enough for 2**16 positions.
 EXPORTED_ROUNDS = 16
 
 
-def monotonic_recursive(p, previous):
+def monotonic_recursive(p: Tensor, previous: Tensor) -> Tensor:
     """Return expected weights of a process that moves until it stops at a position.
 
         q[j]       = (1 - p[j - 1]) * q[j - 1] + previous[j],  q[0] = previous[0]
@@ -295,7 +301,7 @@ def monotonic_recursive(p, previous):
     return p * _solve(_shifted(1 - p, 0.0), previous)
 
 
-def monotonic_parallel(p, previous):
+def monotonic_parallel(p: Tensor, previous: Tensor) -> Tensor:
     """Return the closed form of `monotonic_recursive`, for moderate `p` only.
 
         passed[j]  = (1 - p[0]) * ... * (1 - p[j - 1])
@@ -313,7 +319,7 @@ def monotonic_parallel(p, previous):
     return p * passed * cumsum(previous / ops.clip(passed, 1e-10, 2.0))
 
 
-def monotonic_hard(p, previous):
+def monotonic_hard(p: Tensor, previous: Tensor) -> Tensor:
     """Return one-hot weights of the first position with `p > 0.5`, from the last on.
 
     They have no gradient. A row without such a position is a row of zeros.
@@ -331,7 +337,9 @@ def monotonic_hard(p, previous):
     return first_candidate(ops.logical_and(reached, p > 0.5), p)
 
 
-def chunkwise(stops, scores, size, mask=None):
+def chunkwise(
+    stops: Tensor, scores: Tensor, size: Any, mask: Tensor | None = None
+) -> Tensor:
     """Spread every weight of `stops` by a softmax over the chunk that ends there.
 
         weights[j] = sum over j <= k < j + size of
@@ -347,6 +355,9 @@ def chunkwise(stops, scores, size, mask=None):
         [Chiu and Raffel, 2018](https://arxiv.org/abs/1712.05382), section 2.3.
     """
     scores, _ = valid_scores(scores, mask)
+    if isinstance(scores.shape[-1], int):
+        # A longer chunk has the same positions.
+        size = max(min(size, scores.shape[-1]), 1)
     delayed = [scores]
     for _ in range(size - 1):
         delayed.append(_shifted(delayed[-1], LOWEST))
@@ -360,26 +371,26 @@ def chunkwise(stops, scores, size, mask=None):
     return weights
 
 
-def _both_at_least_float32(p, previous):
+def _both_at_least_float32(p: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
     """Return both in float32, or in float64 for float64 `p`."""
     p = at_least_float32(p)
     return p, ops.cast(previous, p.dtype)
 
 
-def _shifted(x, first, distance=1):
-    """Shift `x` by some positions, with `first` in the first ones."""
-    padding = [[0, 0] for _ in x.shape[1:]] + [[distance, 0]]
-    return ops.pad(x, padding, constant_values=first)[..., :-distance]
+def _shifted(x: Tensor, first: Nested) -> Tensor:
+    """Shift `x` by one position, with `first` in the first one."""
+    padding = [[0, 0] for _ in x.shape[1:]] + [[1, 0]]
+    return ops.pad(x, padding, constant_values=first)[..., :-1]
 
 
 @ops.custom_gradient
-def _solve(factor, x):
+def _solve(factor: Tensor, x: Tensor) -> Tensor:
     """Solve `q[j] = factor[j] * q[j - 1] + x[j]` for q; `factor[0]` is zero."""
     q = _solve_by_doubling(factor, x)
     previous = ops.roll(q, 1, axis=-1)
 
     @with_upstream
-    def gradient(upstream):
+    def gradient(upstream: Tensor) -> tuple[Tensor, Tensor]:
         # The gradient of q[j] is the same recurrence, from the last position back.
         reversed_factor = ops.roll(ops.flip(factor, axis=-1), 1, axis=-1)
         x_gradient = _solve_by_doubling(reversed_factor, ops.flip(upstream, axis=-1))
@@ -389,21 +400,11 @@ def _solve(factor, x):
     return q, gradient
 
 
-def _solve_by_doubling(factor, q):
+def _solve_by_doubling(factor: Tensor, q: Tensor) -> Tensor:
     """Solve the recurrence of `_solve` by doubling, without an explicit gradient."""
 
-    # XLA compiles the loop many times as fast as unrolled steps. Entries that `roll`
-    # wraps around are multiplied by factor[0], which is zero.
-    def double(distance, factor, q):
-        q = q + factor * ops.roll(q, distance, axis=-1)
-        return 2 * distance, factor * ops.roll(factor, distance, axis=-1), q
+    # Entries that wrap around are multiplied by factor[0], which is zero.
+    def double(delayed: Tensor, factor: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+        return factor * delayed(factor), q + factor * delayed(q)
 
-    length = ops.shape(q)[-1]
-    if is_symbol(length):
-        # Neither JAX nor PyTorch exports this loop for an unknown length.
-        for n in range(EXPORTED_ROUNDS):
-            q = q + factor * _shifted(q, 0.0, 2**n)
-            factor = factor * _shifted(factor, 0.0, 2**n)
-        return q
-    start = ops.convert_to_tensor(1), factor, q
-    return ops.while_loop(lambda distance, *_: distance < length, double, start)[-1]
+    return doubling_loop(double, factor, q, EXPORTED_ROUNDS)

@@ -4,6 +4,8 @@ Shapes: B batch, T queries, S positions, L slots of a cache, N heads, G groups o
 that share keys and values, Q query depth, V value depth, D depth of a head.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +13,16 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from keras_attention.backends import project_rows, traces_for_litert
+from keras_attention.backends import (
+    clear_finite,
+    has_fused_attention,
+    project_heads,
+    project_rows,
+)
 from keras_attention.layers import base
-from keras_attention.layers.attention import BaseAttention
+from keras_attention.layers.attention import AttentionInputs, BaseAttention
 from keras_attention.layers.attention_axes import AttentionAxes
 from keras_attention.layers.base import BaseMemory, BaseStep, WeightDropout, Weighting
-from keras_attention.layers.cache import check_cache, initial_cache, update_cache
 from keras_attention.layers.positions import (
     RelativePositions,
     get_positions,
@@ -26,23 +32,22 @@ from keras_attention.layers.projections import serialize_options, take_options
 from keras_attention.layers.weightings import get_weighting, is_plain_softmax
 from keras_attention.ops import sliding_windows
 from keras_attention.ops.heads import (
-    biased_softmax,
     causal_mask,
     fused_heads,
     head_scores,
     join_heads,
-    project_heads,
     read_heads,
     sees_a_key,
 )
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.serialization import config_of
-from keras_attention.sizes import is_symbol, is_zero
-from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
+from keras_attention.serialization import config_of, deserialize_parts
+from keras_attention.typing import Config, Nested, Seed, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import (
+    MAX_SIZE,
     check_boolean,
     check_choice,
+    check_dropout,
     check_mask,
     check_number,
     check_positive_integer,
@@ -53,6 +58,98 @@ _NORMS = {
     "rms": keras.layers.RMSNormalization,
     "layer": keras.layers.LayerNormalization,
 }
+
+# Options that are numbers or names.
+_NUMBERS = (
+    "num_heads",
+    "key_dim",
+    "value_dim",
+    "output_dim",
+    "use_output_projection",
+    "causal",
+    "scale",
+    "num_key_value_heads",
+    "window_size",
+    "query_key_norm",
+    "use_gate",
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeadOptions:
+    """Options of several heads, for the memory and the step of an attention.
+
+    Those of `MultiHeadAttention`, which explains them, and `dense_options`: a dict of
+    arguments of `keras.layers.Dense`, for every projection.
+    """
+
+    num_heads: int
+    key_dim: int
+    value_dim: int | None = None
+    output_dim: int | None = None
+    use_output_projection: bool = True
+    causal: bool = False
+    weighting: str | Weighting = "softmax"
+    dropout: float = 0.0
+    scale: float | None = None
+    seed: Seed = None
+    positions: RelativePositions | None = None
+    num_key_value_heads: int | None = None
+    window_size: int | None = None
+    query_key_norm: str | None = None
+    use_gate: bool = False
+    dense_options: Config = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        optional = ("value_dim", "output_dim", "num_key_value_heads", "window_size")
+        for name in ("num_heads", "key_dim", *optional):
+            number = check_positive_integer(
+                name, getattr(self, name), optional=name in optional
+            )
+            object.__setattr__(self, name, number)
+        depth = self.num_heads * max(self.key_dim, self.value_depth)
+        if depth > MAX_SIZE:
+            raise ValueError(
+                "num_heads times key_dim or value_dim, the depth of all heads, must be "
+                f"at most {MAX_SIZE:,}. Received: {depth:,}"
+            )
+        if self.num_heads % self.key_value_heads:
+            raise ValueError(
+                f"num_key_value_heads must divide num_heads={self.num_heads}. "
+                f"Received: {self.num_key_value_heads}"
+            )
+        if self.output_dim is not None and not self.use_output_projection:
+            raise ValueError(
+                "output_dim must be None without an output projection. "
+                f"Received: {self.output_dim!r}"
+            )
+        if self.query_key_norm is not None:
+            check_choice("query_key_norm", self.query_key_norm, _NORMS)
+        if self.scale is not None:
+            check_number("scale", self.scale, "a finite number or None", math.isfinite)
+        for name in ("causal", "use_output_projection", "use_gate"):
+            check_boolean(name, getattr(self, name))
+        check_dropout(self.dropout)
+
+    @functools.cached_property
+    def key_value_heads(self) -> int:
+        """Number G of heads of the keys and values."""
+        return self.num_key_value_heads or self.num_heads
+
+    @functools.cached_property
+    def value_depth(self) -> int:
+        """Depth of a value in one head."""
+        return self.value_dim or self.key_dim
+
+    @functools.cached_property
+    def score_scale(self) -> float:
+        """Number that multiplies the scores."""
+        return self.key_dim**-0.5 if self.scale is None else self.scale
+
+    @functools.cached_property
+    def needs_positions(self) -> bool:
+        """Whether scores depend on the positions of query and key."""
+        return not (self.positions is None and self.window_size is None)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -155,7 +252,6 @@ class MultiHeadAttention(BaseAttention):
             `attention_axes`): `"context"`, the output; `"weights"`; and the additional
             outputs of the weighting, such as the `"log_probability"`
             `(batch, num_heads, query_length)` of a hard choice.
-        cache: Of `SelfAttention` only; see there.
 
     Returns:
         output: Tensor of shape `(batch, query_length, output_dim)`, or
@@ -207,208 +303,67 @@ class MultiHeadAttention(BaseAttention):
         use_gate: bool = False,
         **kwargs: Any,
     ) -> None:
-        options = take_options(kwargs, kernel="glorot_uniform", bias="zeros")
+        weights = take_options(kwargs, kernel="glorot_uniform", bias="zeros")
         super().__init__(**kwargs)
-        self.num_heads = check_positive_integer("num_heads", num_heads)
-        self.key_dim = check_positive_integer("key_dim", key_dim)
-        self.value_dim = check_positive_integer("value_dim", value_dim, optional=True)
-        self.output_dim = check_positive_integer(
-            "output_dim", output_dim, optional=True
-        )
-        self.num_key_value_heads = check_positive_integer(
-            "num_key_value_heads", num_key_value_heads, optional=True
-        )
-        self.window_size = check_positive_integer(
-            "window_size", window_size, optional=True
-        )
-        if num_key_value_heads is not None and num_heads % num_key_value_heads:
-            raise ValueError(
-                f"num_key_value_heads must divide num_heads={num_heads}. "
-                f"Received: {num_key_value_heads}"
-            )
-        if output_dim is not None and not use_output_projection:
-            raise ValueError(
-                "output_dim must be None without an output projection. "
-                f"Received: {output_dim!r}"
-            )
-        if query_key_norm is not None:
-            check_choice("query_key_norm", query_key_norm, _NORMS)
-        if scale is not None:
-            check_number("scale", scale, "a finite number or None", math.isfinite)
-        check_boolean("causal", causal)
-        check_boolean("use_output_projection", use_output_projection)
         check_boolean("use_bias", use_bias)
-        check_boolean("use_gate", use_gate)
-        self.use_output_projection = use_output_projection
-        self.causal = causal
-        self.scale = scale
-        self.positions = get_positions(positions, causal, self.dtype_policy)
-        self.axes: Any = None
+        options = HeadOptions(
+            num_heads=num_heads,
+            key_dim=key_dim,
+            value_dim=value_dim,
+            output_dim=output_dim,
+            use_output_projection=use_output_projection,
+            causal=causal,
+            weighting=weighting,
+            dropout=dropout,
+            scale=scale,
+            seed=seed,
+            positions=get_positions(positions, causal, self.dtype_policy),
+            num_key_value_heads=num_key_value_heads,
+            window_size=window_size,
+            query_key_norm=query_key_norm,
+            use_gate=use_gate,
+            # From a configuration, every projection makes an initializer of its own:
+            # two that share one would start with the same weights.
+            dense_options={"use_bias": use_bias, **serialize_options(weights)},
+        )
+        self.options = options
+        # As in the layers of Keras, arguments are attributes.
+        for name in _NUMBERS:
+            setattr(self, name, getattr(options, name))
+        self.positions = options.positions
+        self.ordered = options.causal or options.needs_positions
         if attention_axes is not None:
-            self.axes = AttentionAxes(attention_axes, self.num_heads)
-        self.query_key_norm = query_key_norm
-        self.use_gate = use_gate
-        # From a configuration, every projection makes an initializer of its own: two
-        # that share one would start with the same weights.
-        self.dense_options = {"use_bias": use_bias, **serialize_options(options)}
-        common = {
-            "dense_options": self.dense_options,
-            "dtype": self.dtype_policy,
-            "trainable": self.trainable,
-            "positions": self.positions,
-            "window_size": self.window_size,
-            "query_key_norm": self.query_key_norm,
-        }
-        self.memory = MultiHeadMemory(
-            self.num_key_value_heads or self.num_heads,
-            self.key_dim,
-            self.value_dim or self.key_dim,
-            name="memory",
-            **common,
-        )
-        self.step = MultiHeadStep(
-            self.num_heads,
-            self.key_dim,
-            self.output_dim,
-            self.use_output_projection,
-            self.key_dim**-0.5 if self.scale is None else self.scale,
-            weighting,
-            dropout,
-            seed,
-            use_gate=self.use_gate,
-            name="step",
-            **common,
-        )
+            self.axes = AttentionAxes(attention_axes, options.num_heads)
+        common = {"dtype": self.dtype_policy, "trainable": self.trainable}
+        self.memory = MultiHeadMemory(options, name="memory", **common)
+        self.step = MultiHeadStep(options, name="step", **common)
 
-    def call(
+    def attend(
         self,
-        query: Tensor,
-        value: Tensor,
-        key: Tensor | None = None,
+        inputs: AttentionInputs,
         *,
-        query_mask: Tensor | None = None,
-        value_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        use_causal_mask: bool = False,
-        return_attention_scores: bool = False,
-        return_details: bool = False,
-        cache: Tensors | None = None,
-        training: bool | None = None,
-    ) -> Nested:
-        # Without a value, the query attends to its own sequence, as in `SelfAttention`.
-        self._check_call(query, value, key, use_causal_mask, return_details, cache)
-        if query_mask is not None:
-            check_mask("query_mask", query_mask, query.shape[:-1])
-        given = query, query if value is None else value
-        if len(query.shape) > 3:
-            tensors, masks, attention_mask = self.axes.fold_inputs(
-                (query, value, key), (query_mask, value_mask, key_mask), attention_mask
-            )
-            (query, value, key), (query_mask, value_mask, key_mask) = tensors, masks
-        if attention_mask is not None:
-            attention_mask = base.standardize_attention_mask(
-                attention_mask,
-                query.shape,
-                self._length(query, value, cache),
-                self.num_heads,
-            )
-        if len(query.shape) == 2:
-            query, query_mask = base.as_queries(query, query_mask)
-        is_self = value is None
-        in_blocks = is_self and value_mask is None and key_mask is None
-        if is_self:
-            value = query
-            value_mask = query_mask if value_mask is None else value_mask
+        causal: bool,
+        return_weights: bool,
+        training: bool | None,
+    ) -> Tensors:
         # Called without Keras' `__call__`, which has converted and cast all tensors.
         memory = self.memory.call(
-            value,
-            key,
-            value_mask=value_mask,
-            key_mask=key_mask,
-            start=None if cache is None else ops.reshape(cache["length"], (-1,)),
+            inputs.value,
+            inputs.key,
+            value_mask=inputs.value_mask,
+            key_mask=inputs.key_mask,
         )
-        query_positions = memory.get("positions") if is_self else None
-        is_step = in_blocks and cache is not None
-        sees_itself = is_step and query_mask is None and attention_mask is None
-        if cache is not None:
-            cache, memory, attention_mask = update_cache(cache, memory, attention_mask)
-        results, _ = self.step.call(
-            query,
+        outputs, _ = self.step.call(
+            inputs.query,
             memory,
-            query_mask=query_mask,
-            mask=attention_mask,
-            causal=(self.causal or use_causal_mask) and cache is None,
-            return_weights=return_attention_scores or return_details,
+            query_mask=inputs.query_mask,
+            mask=inputs.attention_mask,
+            causal=self.options.causal or causal,
+            return_weights=return_weights,
             average_heads=False,
-            query_positions=query_positions,
-            same_sequence=in_blocks and cache is None,
-            sees_itself=sees_itself,
             training=training,
         )
-        if len(given[0].shape) == 2:
-            results = {
-                name: ops.squeeze(x, axis=1 if name == "context" else 2)
-                for name, x in results.items()
-            }
-        elif len(given[0].shape) > 3:
-            results = self.axes.unfold(results, *given)
-        outputs = [results if return_details else results["context"]]
-        if return_attention_scores and not return_details:
-            outputs.append(results["weights"])
-        outputs += [] if cache is None else [cache]
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
-
-    def build(
-        self,
-        query_shape: Shape,
-        value_shape: Shape | None = None,
-        key_shape: Shape | None = None,
-    ) -> None:
-        shapes: Any = query_shape, value_shape, key_shape
-        if self.axes is not None:
-            shapes = self.axes.fold_shapes(*shapes)
-        super().build(*shapes)
-
-    def _check_call(
-        self, query, value, key, use_causal_mask, return_details, cache=None
-    ):
-        """Raise `ValueError` for arguments of a call that do not fit."""
-        query_shape = tuple(query.shape)
-        value_shape = None if value is None else tuple(value.shape)
-        key_shape = None if key is None else tuple(key.shape)
-        if value is None and key is not None:
-            raise ValueError(
-                "key needs a value with the same number of positions. Received: key "
-                f"{key_shape}, value None"
-            )
-        if cache is not None:
-            check_cache(self, cache, query, value)
-        if self.axes is not None:
-            query_shape, value_shape, key_shape = self.axes.fold_shapes(
-                query_shape, value_shape, key_shape
-            )
-            if return_details and len(query.shape) > 3:
-                raise ValueError(
-                    "With attention_axes, return_details must be False. Received: "
-                    f"return_details={return_details}, attention_axes={self.axes.axes}"
-                )
-        # Without a value, a single query is a sequence of length one, or the next step
-        # of a cache.
-        ordered = value is not None and (
-            self.causal or use_causal_mask or self.step.needs_positions
-        )
-        base.check_shapes(
-            query_shape, value_shape or (None,) * 3, key_shape, ordered=ordered
-        )
-
-    def _length(self, query, value, cache):
-        """Return the number of positions, or of slots of the cache."""
-        if cache is not None:
-            return cache["keys"].shape[2]
-        if value is not None:
-            return value.shape[1]
-        return query.shape[1] if len(query.shape) > 2 else 1
+        return outputs
 
     def compute_output_shape(
         self,
@@ -416,160 +371,19 @@ class MultiHeadAttention(BaseAttention):
         value_shape: Shape | None = None,
         key_shape: Shape | None = None,
     ) -> Any:
-        memory_shapes = {"values": (self.memory.value_dim,)}
+        memory_shapes = {"values": (self.options.value_depth,)}
         depth = self.step.context_depth(query_shape[-1], memory_shapes)
         return (*query_shape[:-1], depth)
 
-    def compute_output_spec(
-        self,
-        query: Tensor,
-        value: Tensor | None = None,
-        key: Tensor | None = None,
-        *,
-        use_causal_mask: bool = False,
-        return_attention_scores: bool = False,
-        return_details: bool = False,
-        cache: Tensors | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        self._check_call(query, value, key, use_causal_mask, return_details, cache)
-        if return_details:
-            options = {"use_causal_mask": use_causal_mask, "cache": cache, **kwargs}
-            return keras.Operation.compute_output_spec(
-                self, query, value, key, return_details=True, **options
-            )
-        if len(query.shape) > 3:
-            other = query if value is None else value
-            shape = self.axes.weights_shape(query.shape, other.shape)
-        else:
-            batch, *queries = query.shape[:-1]
-            positions = self._length(query, value, cache)
-            shape = (batch, self.num_heads, *queries, positions)
-        shapes = [self.compute_output_shape(query.shape)]
-        shapes += [shape] if return_attention_scores else []
-        outputs = [keras.KerasTensor(shape, self.compute_dtype) for shape in shapes]
-        if cache is not None:
-            outputs.append(
-                {name: keras.KerasTensor(x.shape, x.dtype) for name, x in cache.items()}
-            )
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
-
     def get_config(self) -> Config:
-        own = config_of(
-            self,
-            "num_heads key_dim value_dim output_dim use_output_projection causal "
-            "scale positions num_key_value_heads window_size query_key_norm "
-            "use_gate",
-        )
         return {
             **super().get_config(),
-            **own,
-            **config_of(self.step, "weighting"),
+            **config_of(self.options, " ".join(_NUMBERS)),
+            **config_of(self.step, "weighting positions"),
             **self.step.weight_dropout.config_for_owner(),
             "attention_axes": self.axes and self.axes.axes,
-            **self.dense_options,
+            **self.options.dense_options,
         }
-
-
-@keras.saving.register_keras_serializable(package="keras_attention")
-class SelfAttention(MultiHeadAttention):
-    """Multi-head attention of a sequence to itself.
-
-    `MultiHeadAttention` where the query is also the value and the key; see there for
-    the equation and the arguments. Without position encodings, `positions`, a window or
-    a causal mask, the layer is permutation equivariant.
-
-    The mask of the query is also that of the value, unless there is a `value_mask`.
-
-    Sliding window: with `window_size`, time and memory grow with the sequence times the
-    window, not with its square, unless there is an `attention_mask`, a `value_mask`, a
-    `key_mask` or a `cache`, the weights are requested, or the weighting has additional
-    outputs, as `HardWeighting` does.
-
-    Step by step: a causal layer handles a sequence one step at a time with a `cache`
-    of the keys and values so far. The outputs are those of the full pass:
-
-        cache = layer.get_initial_cache(batch_size, max_length)
-        for t in range(max_length):
-            output[:, t], cache = layer(x[:, t], cache=cache)
-
-    All shapes are fixed and every tensor of the cache has the batch first, so the loop
-    compiles, and a search can gather rows. Masked steps and steps beyond `max_length`
-    are not stored, so each row may have its own length. The weights
-    have one entry for each slot of the cache: `(batch, num_heads, max_length)`. Rows of
-    the same length may share it, as a number, `"length"` of shape `()`. That is faster,
-    but a step beyond `max_length` then replaces the last one.
-
-    Call arguments:
-        query: Tensor of shape `(batch, query_length, query_dim)`, or one step
-            `(batch, query_dim)`.
-        value, key: Another sequence, as in `MultiHeadAttention`; for models that were
-            saved when one layer did both.
-        mask: Alias of `query_mask`. It wins, because Keras may fill `query_mask` with
-            an implicit mask.
-        cache: Dict that `get_initial_cache` or the previous step returned. The query
-            then holds the next step, or several.
-
-    The other arguments are those of `MultiHeadAttention`.
-
-    Returns:
-        output, weights: As `MultiHeadAttention` returns them.
-        cache: Dict for the next step; only if there is a `cache`.
-
-    Raises:
-        ValueError: If an argument or a shape does not fit, if there is a `key` without
-            a `value`, or a `cache` for a layer that is not causal or with a `value`.
-
-    Example:
-
-    >>> attention = SelfAttention(num_heads=8, key_dim=64)
-    >>> words = np.zeros((2, 11, 512), "float32")
-    >>> output, weights = attention(words, return_attention_scores=True)
-    >>> tuple(output.shape), tuple(weights.shape)
-    ((2, 11, 512), (2, 8, 11, 11))
-    """
-
-    def call(
-        self,
-        query: Tensor,
-        value: Tensor | None = None,
-        key: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        query_mask: Tensor | None = None,
-        value_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        use_causal_mask: bool = False,
-        return_attention_scores: bool = False,
-        return_details: bool = False,
-        cache: Tensors | None = None,
-        training: bool | None = None,
-    ) -> Nested:
-        return super().call(
-            query,
-            value,
-            key,
-            query_mask=query_mask if mask is None else mask,
-            value_mask=value_mask,
-            key_mask=key_mask,
-            attention_mask=attention_mask,
-            use_causal_mask=use_causal_mask,
-            return_attention_scores=return_attention_scores,
-            return_details=return_details,
-            cache=cache,
-            training=training,
-        )
-
-    def get_initial_cache(self, batch_size: int, max_length: int) -> Tensors:
-        """Return an empty cache for `batch_size` sequences of up to `max_length` steps.
-
-        Returns:
-            Dict with `"keys"` and `"values"` `(batch_size, num_key_value_heads,
-            max_length, depth)`, in the compute dtype, and the integer `"length"`
-            `(batch_size,)`, the number of steps that are stored.
-        """
-        return initial_cache(self.memory, batch_size, max_length)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -577,12 +391,7 @@ class MultiHeadMemory(BaseMemory):
     """Memory of multi-head attention; see `BaseMemory` for the call.
 
     Args:
-        num_heads: Number G of heads of the keys and values.
-        key_dim, value_dim: Depth of a key and of a value in one head.
-        dense_options: Dict of `keras.layers.Dense` arguments, for both projections.
-        positions: The `RelativePositions`, which may rotate the keys, or `None`.
-        window_size: Number W as in `MultiHeadStep`, or `None`.
-        query_key_norm: `"rms"` or `"layer"` to normalise each key, or `None`.
+        options: The `HeadOptions`.
 
     Call arguments:
         start: Position of the first step of each row, int32 `(B,)`; zero if omitted.
@@ -594,51 +403,35 @@ class MultiHeadMemory(BaseMemory):
         every row.
     """
 
-    def __init__(
-        self,
-        num_heads,
-        key_dim,
-        value_dim,
-        dense_options,
-        positions=None,
-        window_size=None,
-        query_key_norm=None,
-        **kwargs,
-    ):
+    def __init__(self, options: HeadOptions, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.value_dim = value_dim
-        self.dense_options = dense_options
-        self.positions = positions
-        self.window_size = window_size
-        self.needs_positions = not (positions is None and window_size is None)
-        self.query_key_norm = query_key_norm
+        self.options = options
+        self.positions = options.positions
         self.key_norm = _head_norm(self, "key_norm")
         self.key_projection = _head_projection(
-            self, "key_projection", num_heads * key_dim
+            self, "key_projection", options.key_value_heads * options.key_dim
         )
         self.value_projection = _head_projection(
-            self, "value_projection", num_heads * value_dim
+            self, "value_projection", options.key_value_heads * options.value_depth
         )
 
-    def build(self, value_shape, key_shape=None):
+    def build(self, value_shape: Shape, key_shape: Shape | None = None) -> None:
         self.key_projection.build((None, (key_shape or value_shape)[-1]))
         self.value_projection.build((None, value_shape[-1]))
         if self.key_norm is not None:
-            self.key_norm.build((None, None, None, self.key_dim))
+            self.key_norm.build((None, None, None, self.options.key_dim))
         self.built = True
 
     def call(
         self,
-        value,
-        key=None,
+        value: Tensor,
+        key: Tensor | None = None,
         *,
-        value_mask=None,
-        key_mask=None,
-        mask=None,
-        start=None,
-    ):
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        start: Tensor | None = None,
+    ) -> Tensors:
         if mask is None:
             mask = value_mask
         memory = {}
@@ -650,10 +443,11 @@ class MultiHeadMemory(BaseMemory):
             value = clear_masked(value, mask)
             key = None if key is None else clear_masked(key, mask)
         key = value if key is None else key
-        keys = project_heads(self.key_projection, key, self.num_heads)
+        num_heads = self.options.key_value_heads
+        keys = project_heads(self.key_projection, key, num_heads)
         memory["keys"] = keys if self.key_norm is None else self.key_norm(keys)
-        memory["values"] = project_heads(self.value_projection, value, self.num_heads)
-        if not self.needs_positions:
+        memory["values"] = project_heads(self.value_projection, value, num_heads)
+        if not self.options.needs_positions:
             return memory
         positions = positions_of_steps(memory.get("mask"), ops.shape(value)[1], start)
         if self.positions is not None:
@@ -662,23 +456,27 @@ class MultiHeadMemory(BaseMemory):
             memory["positions"] = positions
         return memory
 
-    def shapes(self, value_shape, key_shape=None):
-        heads = (*value_shape[:1], self.num_heads, *value_shape[1:2])
-        return {"values": (*heads, self.value_dim), "keys": (*heads, self.key_dim)}
+    def shapes(
+        self, value_shape: Shape, key_shape: Shape | None = None
+    ) -> dict[str, Shape]:
+        options = self.options
+        heads = (*value_shape[:1], options.key_value_heads, *value_shape[1:2])
+        depths = {"values": options.value_depth, "keys": options.key_dim}
+        return {name: (*heads, depth) for name, depth in depths.items()}
 
     @classmethod
-    def from_config(cls, config):
-        return super().from_config(_with_new_names(config))
+    def from_config(cls, config: Config) -> Any:
+        return cls(**_with_options(config))
 
-    def get_config(self):
-        own = config_of(
-            self,
-            "num_heads key_dim value_dim positions window_size query_key_norm",
-        )
+    def get_config(self) -> Config:
+        options = self.options
         return {
             **super().get_config(),
-            **own,
-            "dense_options": dict(self.dense_options),
+            **config_of(options, "key_dim window_size query_key_norm"),
+            **config_of(self, "positions"),
+            "num_heads": options.key_value_heads,
+            "value_dim": options.value_depth,
+            "dense_options": dict(options.dense_options),
         }
 
 
@@ -690,19 +488,7 @@ class MultiHeadStep(BaseStep):
     See `BaseStep` for the call. The mask may also be one per head, `(B, N, T, S)`.
 
     Args:
-        num_heads: Number of heads N.
-        key_dim: Depth of a query in one head.
-        output_dim: Depth of the output; `None` for the depth of the queries.
-        use_output_projection: Whether the joined heads are projected.
-        scale: Number that multiplies the scores.
-        weighting: Name of a weighting, or a `Weighting`.
-        dropout: Rate at which weights are dropped in training.
-        seed: Integer, `keras.random.SeedGenerator`, or `None`; for the dropout.
-        dense_options: Dict of `keras.layers.Dense` arguments, for both projections.
-        positions: The `RelativePositions`, or `None`.
-        window_size: Number W, or `None`: a query sees positions at a distance below W.
-        query_key_norm: `"rms"` or `"layer"` to normalise each query, or `None`.
-        use_gate: Whether `sigmoid(W_gate query)` multiplies the joined heads.
+        options: The `HeadOptions`.
 
     Call arguments:
         causal: Whether query t sees the positions up to t only.
@@ -717,87 +503,69 @@ class MultiHeadStep(BaseStep):
             no output needs to be cleared.
     """
 
-    def __init__(
-        self,
-        num_heads,
-        key_dim,
-        output_dim,
-        use_output_projection,
-        scale,
-        weighting,
-        dropout,
-        seed,
-        dense_options,
-        positions=None,
-        window_size=None,
-        query_key_norm=None,
-        use_gate=False,
-        **kwargs,
-    ):
+    def __init__(self, options: HeadOptions, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.key_dim = key_dim
-        self.output_dim = output_dim
-        self.use_output_projection = use_output_projection
-        self.scale = scale
-        self.weighting = get_weighting(weighting, self.dtype_policy)
-        _check_for_heads(self.weighting, dropout)
+        self.options = options
+        self.weighting = get_weighting(options.weighting, self.dtype_policy)
+        _check_for_heads(self.weighting, options.dropout)
         self.reports = self.weighting.reports
-        self.dense_options = dense_options
-        self.positions = positions
-        self.window_size = window_size
-        self.needs_positions = not (positions is None and window_size is None)
-        self.query_key_norm = query_key_norm
-        self.use_gate = use_gate
+        self._is_softmax = is_plain_softmax(self.weighting)
+        self.positions = options.positions
         self.query_norm = _head_norm(self, "query_norm")
         self.query_projection = _head_projection(
-            self, "query_projection", num_heads * key_dim
+            self, "query_projection", options.num_heads * options.key_dim
         )
         self.weight_dropout = WeightDropout(
-            dropout, seed=seed, dtype=self.dtype_policy, name="weight_dropout"
+            options.dropout,
+            seed=options.seed,
+            dtype=self.dtype_policy,
+            name="weight_dropout",
         )
 
-    def draw(self, memory, steps, queries=1):
+    def draw(self, memory: Tensors, steps: int, queries: Any = 1) -> Nested:
         batch, _, length, _ = ops.shape(memory["keys"])
-        return self._draw_steps(self.num_heads, (steps, batch, queries, length))
+        return self._draw_steps(self.options.num_heads, (steps, batch, queries, length))
 
-    def build(self, query_shape, memory_shape):
+    def build(self, query_shape: Shape, memory_shape: Shapes) -> None:
         base.check_memory(memory_shape)
         self.query_projection.build((None, query_shape[-1]))
         if self.positions is not None:
-            shapes = (None, self.num_heads, None, self.key_dim), memory_shape["values"]
+            shapes = (
+                (None, self.options.num_heads, None, self.options.key_dim),
+                memory_shape["values"],
+            )
             base.build_part(self.positions, *shapes)
         if self.query_norm is not None:
-            self.query_norm.build((None, None, None, self.key_dim))
-        joined = self.num_heads * memory_shape["values"][-1]
-        if self.use_gate:
+            self.query_norm.build((None, None, None, self.options.key_dim))
+        joined = self.options.num_heads * memory_shape["values"][-1]
+        if self.options.use_gate:
             self.gate_projection = _head_projection(self, "gate_projection", joined)
             self.gate_projection.build((None, query_shape[-1]))
-        if self.use_output_projection:
+        if self.options.use_output_projection:
             depth = self.context_depth(query_shape[-1], memory_shape)
             self.output_projection = _head_projection(self, "output_projection", depth)
             self.output_projection.build((None, joined))
-        heads = [self.num_heads] if self.weighting.takes_heads else []
+        heads = [self.options.num_heads] if self.weighting.takes_heads else []
         base.build_part(self.weighting, (None, *heads, None, None))
         self.built = True
 
     def call(
         self,
-        query,
-        memory,
-        state=None,
+        query: Tensor,
+        memory: Tensors,
+        state: Nested | None = None,
         *,
-        causal=False,
-        query_mask=None,
-        mask=None,
-        noise=None,
-        average_heads=True,
-        return_weights=True,
-        training=None,
-        query_positions=None,
-        same_sequence=False,
-        sees_itself=False,
-    ):
+        causal: bool = False,
+        query_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        noise: Nested | None = None,
+        average_heads: bool = True,
+        return_weights: bool = True,
+        training: bool | None = None,
+        query_positions: Any = None,
+        same_sequence: Any = False,
+        sees_itself: Any = False,
+    ) -> tuple[Tensors, Nested]:
         if not (isinstance(memory, dict) and {"values", "keys"} <= memory.keys()):
             base.check_memory(memory)
         if mask is not None and len(mask.shape) == 3:
@@ -808,15 +576,15 @@ class MultiHeadStep(BaseStep):
             query = clear_masked(query, query_mask)
         if query_positions is not None:
             query_positions = ops.cast(query_positions, "int32")
-        elif self.needs_positions:
+        elif self.options.needs_positions:
             query_positions = positions_of_steps(query_mask, ops.shape(query)[1])
 
         # 1. Queries of all heads, scaled before the product, which could overflow in
         # half precision.
-        heads = project_heads(self.query_projection, query, self.num_heads)
+        heads = project_heads(self.query_projection, query, self.options.num_heads)
         if self.query_norm is not None:
             heads = self.query_norm(heads)
-        heads = heads * self.scale
+        heads = heads * self.options.score_scale
         if self.positions is not None:
             heads = self.positions.rotate(heads, query_positions)
 
@@ -824,20 +592,30 @@ class MultiHeadStep(BaseStep):
         keys, values = memory["keys"], memory["values"]
         blocks = same_sequence and mask is None and not return_weights
         if blocks and self._blocks_save_time(heads.shape[2], causal):
-            context = self._attend_in_blocks(heads, memory, causal, training)
+            context = sliding_windows.attend_in_blocks(
+                functools.partial(self._context_of_block, training),
+                heads,
+                keys,
+                values,
+                memory.get("mask"),
+                window_size=self.options.window_size,
+                causal=causal,
+            )
             # Every valid step sees itself, so only masked queries have no key.
-            outputs, has_key = {}, query_mask
+            outputs: Tensors = {}
+            has_key = query_mask
         else:
-            offsets, valid = None, memory.get("mask")
+            offsets: Any = None
+            valid = memory.get("mask")
             if valid is not None:
                 mask = combine_masks(mask, valid[:, None, None])
-            if self.needs_positions:
+            if self.options.needs_positions:
                 key_positions = memory.get("positions")
                 if key_positions is None:
                     key_positions = positions_of_steps(valid, ops.shape(keys)[2])
                 offsets = key_positions[:, None] - query_positions[:, :, None]
-            if self.window_size is not None:
-                in_window = sliding_windows.in_window(offsets, self.window_size)
+            if self.options.window_size is not None:
+                in_window = sliding_windows.in_window(offsets, self.options.window_size)
                 mask = combine_masks(mask, in_window[:, None])
             context, outputs, mask = self._attend(
                 heads,
@@ -861,53 +639,48 @@ class MultiHeadStep(BaseStep):
 
         # 3. The heads side by side, gated and projected.
         output = join_heads(context)
-        if self.use_gate:
+        if self.options.use_gate:
             output = output * ops.sigmoid(project_rows(self.gate_projection, query))
-        if self.use_output_projection:
+        if self.options.use_output_projection:
             output = project_rows(self.output_projection, output)
-        if has_key is not None and traces_for_litert():
-            # LiteRT multiplies faster than it selects; the output is finite.
-            output = output * ops.cast(has_key, output.dtype)[..., None]
-        elif has_key is not None:
-            output = clear_masked(output, has_key)
+        if has_key is not None:
+            output = clear_finite(output, has_key)
         # On PyTorch, Keras multiplies float64 in float32.
         outputs["context"] = ops.cast(output, self.compute_dtype)
         return outputs, {}
 
-    def context_depth(self, query_depth, memory_shapes):
-        if self.use_output_projection:
-            return self.output_dim or query_depth
-        return self.num_heads * memory_shapes["values"][-1]
+    def context_depth(self, query_depth: int | None, memory_shapes: Shapes) -> Any:
+        if self.options.use_output_projection:
+            return self.options.output_dim or query_depth
+        return self.options.num_heads * memory_shapes["values"][-1]
 
     def _attend(
         self,
-        query,
-        keys,
-        values,
-        mask,
-        offsets,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        offsets: Nested,
         *,
-        causal=False,
-        query_mask=None,
-        noise=None,
-        return_weights=False,
-        training=None,
-    ):
+        causal: bool = False,
+        query_mask: Tensor | None = None,
+        noise: Nested | None = None,
+        return_weights: bool = False,
+        training: bool | None = None,
+    ) -> tuple[Tensor, Tensors, Tensor]:
         """Return contexts `(B, N, T, V)`, a dict of other outputs, and the mask used.
 
         The outputs are those of the weighting, `(B, N, T, ...)`, with `"weights"` if
         they are requested. The mask is `None` if all positions are seen.
         """
         bias = None if self.positions is None else self.positions.bias(query, offsets)
-        fused = not return_weights and self._can_fuse(keys, values, training)
-        causal_only = fused and causal and mask is None and bias is None
-        # JAX cannot export the backend's causal attention for an unknown length.
-        causal_only = causal_only and not is_symbol(query.shape[2])
-        if causal and not causal_only:
-            mask = combine_masks(mask, causal_mask(query, keys))
-        if fused:
-            context = fused_heads(query, keys, values, mask, bias, causal_only)
+        if not (return_weights or self._needs_weights(training)) and (
+            has_fused_attention(keys, values, self.compute_dtype)
+        ):
+            context, mask = fused_heads(query, keys, values, mask, bias, causal)
             return context, {}, mask
+        if causal:
+            mask = combine_masks(mask, causal_mask(query, keys))
         score_mask = mask
         if query_mask is not None:
             score_mask = combine_masks(mask, query_mask[:, None, :, None])
@@ -929,7 +702,9 @@ class MultiHeadStep(BaseStep):
             outputs["weights"] = weights
         return context, outputs, mask
 
-    def _weigh(self, scores, mask, noise, training):
+    def _weigh(
+        self, scores: Tensor, mask: Tensor, noise: Nested, training: bool | None
+    ) -> Tensors:
         """Return the outputs of the weighting for all heads, tensors `(B, N, T, ...)`.
 
         Args:
@@ -938,15 +713,12 @@ class MultiHeadStep(BaseStep):
             noise: Dict of tensors `(B, N, T, ...)`; empty or `None` for no noise.
             training: Whether the layer trains.
         """
-        is_masked_softmax = mask is not None and is_plain_softmax(self.weighting)
-        if is_masked_softmax and traces_for_litert():
-            return {"weights": biased_softmax(scores, mask)}
         weigh = self.weighting.call if self.weighting.casts_weights else self.weighting
         if self.weighting.takes_heads:
             return weigh(scores, mask, {}, noise, training=training)[0]
         batch, heads, queries, _ = shape = ops.shape(scores)
 
-        def joined(x):
+        def joined(x: Tensor) -> Tensor:
             return ops.reshape(x, (batch, heads * queries, *ops.shape(x)[3:]))
 
         if mask is not None:
@@ -958,7 +730,7 @@ class MultiHeadStep(BaseStep):
             outputs,
         )
 
-    def _draw_for(self, scores):
+    def _draw_for(self, scores: Tensor) -> Nested:
         """Return noise for scores `(B, N, T, S)`, tensors `(B, N, T, ...)`."""
         batch, heads, queries, length = ops.shape(scores)
         # `HardWeighting` draws one coin (soft or hard) per example for all heads of a
@@ -968,11 +740,11 @@ class MultiHeadStep(BaseStep):
             lambda x: ops.reshape(x, (batch, heads, queries, *ops.shape(x)[4:])), noise
         )
 
-    def _draw_steps(self, heads, shape):
+    def _draw_steps(self, heads: int, shape: Any) -> Nested:
         """Return noise `(steps, B, T, heads, ...)` for a shape `(steps, B, T, S)`."""
         steps, *leading, length = shape
 
-        def by_head(x):
+        def by_head(x: Tensor) -> Tensor:
             x = ops.reshape(x, (steps, heads, *ops.shape(x)[1:]))
             return ops.moveaxis(x, 1, 3)
 
@@ -983,79 +755,47 @@ class MultiHeadStep(BaseStep):
         }
         return {name: x for name, x in noise.items() if x}
 
-    def _blocks_save_time(self, length, causal):
+    def _blocks_save_time(self, length: int | None, causal: bool) -> bool:
         """Return whether blocks of a sliding window cost less than all positions."""
-        if self.window_size is None or not isinstance(length, int | None):
+        if self.options.window_size is None or not isinstance(length, int | None):
             return False
         # Blocks return contexts only, not the additional outputs of a weighting.
         if self.weighting.reports:
             return False
-        block_span = (2 if causal else 3) * sliding_windows.block_size(self.window_size)
-        return length is None or length > block_span
+        span = sliding_windows.block_span(self.options.window_size, causal)
+        return length is None or length > span
 
-    def _attend_in_blocks(self, query, memory, causal, training):
-        """Return the contexts of a sliding window, computed block by block."""
-        keys, values, valid = memory["keys"], memory["values"], memory.get("mask")
-        batch, _, length, _ = ops.shape(query)
-        steps = None
-        if valid is not None:
-            # A window counts valid steps only.
-            order, inverse = sliding_windows.valid_first(valid)
-            query, keys, values = (
-                sliding_windows.reorder(x, order) for x in (query, keys, values)
-            )
-            steps = ops.sum(ops.cast(valid, "int32"), axis=1)
-        size = sliding_windows.block_size(self.window_size)
-        context, _, _ = self._attend(
-            sliding_windows.query_blocks(query, size),
-            sliding_windows.key_blocks(keys, size, causal),
-            sliding_windows.key_blocks(values, size, causal),
-            sliding_windows.block_mask(
-                steps, batch, length, self.window_size, size, causal
-            )[:, None],
-            sliding_windows.block_offsets(size, causal),
-            training=training,
-        )
-        context = sliding_windows.join_blocks(context, length)
-        return context if valid is None else sliding_windows.reorder(context, inverse)
+    def _context_of_block(self, training: bool | None, *inputs: Tensor) -> Tensor:
+        """Return contexts from queries, keys, values, mask and offsets of a block."""
+        context, _, _ = self._attend(*inputs, training=training)
+        return context
 
-    def _can_fuse(self, keys, values, training):
-        """Return whether the backend's fused attention can replace the weights."""
-        backend = keras.backend.backend()
-        on_jax = backend == "jax"
+    def _needs_weights(self, training: bool | None) -> bool:
+        """Return whether the contexts are not those of a plain softmax."""
         return (
-            is_plain_softmax(self.weighting)
-            and not (self.weight_dropout.rate and training)
-            and not (self.positions is not None and self.positions.has_value_term)
-            # Backends fail for a softmax over an empty axis.
-            and not is_zero(keys.shape[2])
-            # TensorFlow has none, and the fallback of Keras is slower than `_weigh`.
-            and backend != "tensorflow"
-            # JAX needs keys and values of one depth, takes the softmax of float64 in
-            # float32, and fails for float16 on CPUs.
-            and not (on_jax and keys.shape[-1] != values.shape[-1])
-            and not (on_jax and self.compute_dtype in ("float16", "float64"))
+            not self._is_softmax
+            or (self.weight_dropout.rate and training)
+            or (self.positions is not None and self.positions.has_value_term)
         )
 
     @classmethod
-    def from_config(cls, config):
-        return super().from_config(_with_new_names(config))
+    def from_config(cls, config: Config) -> Any:
+        return cls(**_with_options(config))
 
-    def get_config(self):
-        own = config_of(
-            self,
-            "num_heads key_dim output_dim use_output_projection scale weighting "
-            "positions window_size query_key_norm use_gate",
-        )
+    def get_config(self) -> Config:
+        own = "num_heads key_dim output_dim use_output_projection window_size "
+        own += "query_key_norm use_gate"
         return {
             **super().get_config(),
-            **own,
+            **config_of(self.options, own),
+            **config_of(self, "weighting positions"),
             **self.weight_dropout.config_for_owner(),
-            "dense_options": dict(self.dense_options),
+            "scale": self.options.score_scale,
+            "dense_options": dict(self.options.dense_options),
         }
 
 
-def _check_for_heads(weighting, dropout):
+def _check_for_heads(weighting: Any, dropout: Any) -> None:
     """Raise `ValueError` for a weighting that several heads cannot have."""
     if weighting.sequential or weighting.state_names:
         raise ValueError(
@@ -1070,26 +810,28 @@ def _check_for_heads(weighting, dropout):
         )
 
 
-def _with_new_names(config):
-    """Return a config of 0.1.0 with today's names of the arguments."""
-    names = {"projection": "dense_options", "norm": "query_key_norm"}
-    return {names.get(name, name): value for name, value in config.items()}
+def _with_options(config: Config) -> Config:
+    """Return a config of a memory or a step with its `HeadOptions` as one argument."""
+    config = deserialize_parts(config)
+    names = [field.name for field in dataclasses.fields(HeadOptions)]
+    options = {name: config.pop(name) for name in names if name in config}
+    return {"options": HeadOptions(**options), **config}
 
 
-def _head_norm(layer, name):
+def _head_norm(layer: Any, name: str) -> keras.layers.Layer | None:
     """Return a new normalisation of heads for a layer, or `None`."""
-    if layer.query_key_norm is None:
+    if layer.options.query_key_norm is None:
         return None
-    return _NORMS[layer.query_key_norm](
+    return _NORMS[layer.options.query_key_norm](
         epsilon=1e-6, dtype=layer.dtype_policy, trainable=layer.trainable, name=name
     )
 
 
-def _head_projection(layer, name, units):
+def _head_projection(layer: Any, name: str, units: int) -> keras.layers.Dense:
     """Return a new projection for a layer, frozen if the layer is."""
     return keras.layers.Dense(
         units,
-        **layer.dense_options,
+        **layer.options.dense_options,
         dtype=layer.dtype_policy,
         trainable=layer.trainable,
         name=name,

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.backends import project_rows
+from keras_attention.backends import index_range, project_rows
 from keras_attention.layers import base
-from keras_attention.layers.attention import BaseAttention
+from keras_attention.layers.attention import BaseAttention, check_takes_value
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.ops.masks import combine_masks
 from keras_attention.ops.precision import (
@@ -19,13 +19,19 @@ from keras_attention.ops.precision import (
     log_floor,
 )
 from keras_attention.serialization import CompositeLayer, config_of
-from keras_attention.sizes import index_range
 from keras_attention.typing import Config, Shape, Tensor
-from keras_attention.validation import as_integer, check_mask, check_rank, check_shape
+from keras_attention.validation import (
+    MAX_SIZE,
+    CheckedCall,
+    as_integer,
+    check_mask,
+    check_rank,
+    check_shape,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class PointerNetwork(CompositeLayer):
+class PointerNetwork(CheckedCall, CompositeLayer):
     """Pointer network: log-probabilities of the positions of a source.
 
         log_probs[t, s] = log weights[t, s],  the weights of any attention
@@ -43,8 +49,8 @@ class PointerNetwork(CompositeLayer):
 
     Args:
         attention: Attention layer of this package that takes a query and a value, such
-            as `AdditiveAttention(64)`. The weights of a `SelfAttention` are the mean
-            over its heads.
+            as `AdditiveAttention(64)`. The weights of a `MultiHeadAttention` are the
+            mean over its heads.
 
     Call arguments:
         query: States of the decoder, `(B, T, depth)`, or one query `(B, depth)`.
@@ -77,16 +83,12 @@ class PointerNetwork(CompositeLayer):
 
     def __init__(self, attention: BaseAttention, **kwargs: Any) -> None:
         super().__init__(autocast=False, **kwargs)
-        if not isinstance(attention, BaseAttention):
-            raise ValueError(
-                "attention must be an attention layer of this package, such as "
-                f"AdditiveAttention(64). Received: {attention!r}"
-            )
+        check_takes_value(attention)
         self.attention = attention
         self.supports_masking = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        base.check_calling_form(args, kwargs)
+        base.check_calling_form(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
@@ -125,7 +127,7 @@ class PointerNetwork(CompositeLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class PointerGenerator(CompositeLayer):
+class PointerGenerator(CheckedCall, CompositeLayer):
     """Decoder readout that generates a word or copies one from the source.
 
     The switch `p_gen` divides the probability between the vocabulary and the source:
@@ -199,8 +201,9 @@ class PointerGenerator(CompositeLayer):
         self.extra_ids = as_integer(extra_ids)
         if self.extra_ids is None:
             raise ValueError(f"extra_ids must be an integer. Received: {extra_ids!r}")
-        if self.extra_ids < 0:
-            raise ValueError(f"extra_ids must be at least 0. Received: {extra_ids}")
+        if not 0 <= self.extra_ids <= MAX_SIZE:
+            bound = f"at most {MAX_SIZE:,}" if self.extra_ids > 0 else "at least 0"
+            raise ValueError(f"extra_ids must be {bound}. Received: {extra_ids}")
         self.switch = keras.layers.Dense(1, dtype=self.dtype_policy, name="switch")
         self.supports_masking = True
 
@@ -256,7 +259,14 @@ class PointerGenerator(CompositeLayer):
         return {**super().get_config(), "extra_ids": self.extra_ids}
 
 
-def _check(logits, weights, source_ids, features, targets, source_mask):
+def _check(
+    logits: Tensor,
+    weights: Tensor,
+    source_ids: Tensor,
+    features: Tensor,
+    targets: Tensor,
+    source_mask: Tensor,
+) -> None:
     """Raise `ValueError` if the shapes of a call do not fit."""
     check_rank("logits", logits.shape, (2, 3), "(batch, [steps,] vocabulary)")
     leading = tuple(logits.shape[:-1])
@@ -271,8 +281,13 @@ def _check(logits, weights, source_ids, features, targets, source_mask):
 
 
 def extended_log_probs(
-    logits, switch, weights, source_ids, extra_ids, source_mask=None
-):
+    logits: Tensor,
+    switch: Tensor,
+    weights: Tensor,
+    source_ids: Tensor,
+    extra_ids: Tensor,
+    source_mask: Tensor | None = None,
+) -> Tensor:
     """Mix the vocabulary with the tokens of the source; see `PointerGenerator`.
 
     Args:
@@ -304,8 +319,14 @@ def extended_log_probs(
 
 
 def target_log_probs(
-    targets, logits, switch, weights, source_ids, extra_ids, source_mask=None
-):
+    targets: Tensor,
+    logits: Tensor,
+    switch: Tensor,
+    weights: Tensor,
+    source_ids: Tensor,
+    extra_ids: Tensor,
+    source_mask: Tensor | None = None,
+) -> Tensor:
     """Return the log-probabilities of target tokens alone, `(B, T)`.
 
     Equal to the entries of `extended_log_probs` for the tokens `targets` `(B, T)`, but
@@ -326,7 +347,14 @@ def target_log_probs(
     return _log_sum(vocabulary, copy + _log(copied, log_floor(weights.dtype)))[..., 0]
 
 
-def _mixture(logits, switch, weights, source_ids, size, source_mask):
+def _mixture(
+    logits: Tensor,
+    switch: Tensor,
+    weights: Tensor,
+    source_ids: Tensor,
+    size: Any,
+    source_mask: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return int32 ids, log p_gen and log (1 - p_gen) `(B, T, 1)`, and shares.
 
     The shares `(B, T, S)` are the weights divided by their sum, without positions of
@@ -347,13 +375,13 @@ def _mixture(logits, switch, weights, source_ids, size, source_mask):
     return source_ids, generate, copy, shares
 
 
-def _log(p, floor):
+def _log(p: Tensor, floor: float) -> Tensor:
     """Return logarithms, `IMPOSSIBLE` for zero, without a gradient if `p < floor`."""
     p = ops.where(p >= floor, p, ops.stop_gradient(p))
     return ops.where(p > 0, ops.log(ops.where(p > 0, p, 1.0)), IMPOSSIBLE)
 
 
-def _log_sum(x, y):
+def _log_sum(x: Tensor, y: Tensor) -> Tensor:
     """Return log(exp(x) + exp(y)), at least `IMPOSSIBLE`."""
     # The gradient of `ops.logaddexp` is one-sided where both are equal.
     largest = ops.stop_gradient(ops.maximum(x, y))

@@ -4,13 +4,19 @@ Shapes: B batch, S positions, V value depth, U units, H hops.
 """
 
 import math
+import warnings
 from typing import Any
 
 import keras
 from keras import ops, tree
 
 from keras_attention.backends import project_rows
-from keras_attention.layers.base import Weighting, build_part, freeze_new_weights
+from keras_attention.layers.base import (
+    Weighting,
+    build_part,
+    check_calling_form,
+    freeze_new_weights,
+)
 from keras_attention.layers.projections import (
     serialize_options,
     take_options,
@@ -22,6 +28,7 @@ from keras_attention.serialization import CompositeLayer, config_of
 from keras_attention.sizes import mean
 from keras_attention.typing import Activation, Config, Nested, Shape, Tensor
 from keras_attention.validation import (
+    CheckedCall,
     check_boolean,
     check_mask,
     check_not_negative,
@@ -30,7 +37,7 @@ from keras_attention.validation import (
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class AttentionPooling(CompositeLayer):
+class AttentionPooling(CheckedCall, CompositeLayer):
     """Attention pooling of a sequence to one vector, with a learned query.
 
         scores[s] = scale . tanh(W value[s] + bias)
@@ -44,7 +51,10 @@ class AttentionPooling(CompositeLayer):
 
     Axes before the positions are kept: `(batch, sentences, words, depth)` becomes
     `(batch, sentences, depth)`. If `value` has an implicit Keras mask, that of the
-    output marks the sentences with a valid word; an explicit mask is not passed on.
+    output marks the sentences with a valid word; an explicit mask is not passed on. A
+    grid `(batch, height, width, depth)` becomes `(batch, height, depth)`; for one
+    vector for the whole grid, `keras.layers.Reshape((-1, depth))` comes before the
+    pooling. A square grid without a mask warns of this.
 
     Masking: `True` means attend. A masked position weighs exactly zero, whatever is
     stored there. A sequence with no valid position gives zeros (before `activation`).
@@ -125,6 +135,10 @@ class AttentionPooling(CompositeLayer):
         self.options = options
         self.supports_masking = True
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        check_calling_form(self, args, kwargs)
+        return super().__call__(*args, **kwargs)
+
     def build(self, value_shape: Shape) -> None:
         _check_rank(value_shape)
         depth = value_shape[-1]
@@ -162,6 +176,8 @@ class AttentionPooling(CompositeLayer):
         leading = ops.shape(value)[:-2]
         length = ops.shape(value)[-2]
         valid = value_mask if mask is None else mask
+        if valid is None:
+            _warn_of_grid(value.shape)
         shape = tuple(value.shape[:-1])
         rows = math.prod(leading)
         value = ops.reshape(value, (rows, length, value.shape[-1]))
@@ -188,9 +204,9 @@ class AttentionPooling(CompositeLayer):
         context = ops.cast(ops.matmul(weights, value), self.compute_dtype)
         outputs = {**outputs, "context": self.activation(context), "weights": weights}
 
-        def restore(x):
+        def restore(x: Tensor) -> Tensor:
             kept = x.shape[1:] if self.hops > 1 else x.shape[2:]
-            kept = [size or length for size in kept]
+            kept = [length if size is None else size for size in kept]
             return ops.reshape(x, (*leading, *kept))
 
         outputs = tree.map_structure(restore, outputs)
@@ -217,6 +233,8 @@ class AttentionPooling(CompositeLayer):
         **kwargs: Any,
     ) -> Any:
         _check_rank(value.shape)
+        if kwargs.get("mask") is None and kwargs.get("value_mask") is None:
+            _warn_of_grid(value.shape)
         if return_details:
             return keras.Operation.compute_output_spec(
                 self, value, return_details=True, **kwargs
@@ -238,16 +256,31 @@ class AttentionPooling(CompositeLayer):
         }
 
 
-def _overlap(weights):
+def _overlap(weights: Tensor) -> Tensor:
     """Return the squared distance `(B,)` of `A A^T` from the identity."""
     products = ops.matmul(weights, ops.swapaxes(weights, 1, 2))
     identity = ops.eye(products.shape[1], dtype=products.dtype)
     return ops.sum(ops.square(products - identity), axis=(1, 2))
 
 
-def _check_rank(shape):
+def _check_rank(shape: Shape) -> None:
     if len(shape) < 3:
         raise ValueError(
             "value must have the shape (batch, ..., positions, depth). "
             f"Received: {tuple(shape)}"
+        )
+
+
+def _warn_of_grid(shape: Shape) -> None:
+    """Warn of a square grid, for which one vector was probably meant."""
+    if len(shape) < 4:
+        return
+    height, width, depth = shape[-3:]
+    if isinstance(width, int) and height == width > 1:
+        warnings.warn(
+            "AttentionPooling pools each row of a grid: the result has the shape "
+            f"{(None, *shape[1:-2], depth)}. For one vector for the whole grid, "
+            f"keras.layers.Reshape((-1, {depth})) comes before the pooling. "
+            f"Received: value {(None, *shape[1:])}",
+            stacklevel=2,
         )

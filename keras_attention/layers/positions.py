@@ -14,6 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_attention.backends import index_range
 from keras_attention.layers.base import AttentionPart, get_part
 from keras_attention.layers.projections import (
     serialize_options,
@@ -22,9 +23,9 @@ from keras_attention.layers.projections import (
 )
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.serialization import config_of
-from keras_attention.sizes import index_range
-from keras_attention.typing import Config, Shape, Tensor
+from keras_attention.typing import Config, Dtype, Nested, Shape, Tensor
 from keras_attention.validation import (
+    CheckedCall,
     check_boolean,
     check_choice,
     check_number,
@@ -35,7 +36,7 @@ from keras_attention.validation import (
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class PositionEncoding(keras.layers.Layer):
+class PositionEncoding(CheckedCall, keras.layers.Layer):
     """Position encoding, added to every step of a sequence.
 
     Sinusoidal encodings alternate sines and cosines, with wavelengths from 2 pi to
@@ -44,8 +45,9 @@ class PositionEncoding(keras.layers.Layer):
         encoding[p, 2 i]     = sin(p / 10000 ^ (2 i / D))
         encoding[p, 2 i + 1] = cos(p / 10000 ^ (2 i / D))
 
-    An odd depth ends with a sine. If learned, `encoding` is a table of `max_length`
-    rows.
+    An odd depth ends with a sine. With `layout="halves"`, all sines come before all
+    cosines, as in Tensor2Tensor and Marian. If learned, `encoding` is a table of
+    `max_length` rows.
 
     The waves are computed in float32 at least, whatever the compute dtype. The mask
     of the input is passed on.
@@ -55,6 +57,8 @@ class PositionEncoding(keras.layers.Layer):
         max_length: Positive integer, number of positions; required if learned.
             Positions are checked against it. The check does not know the value of a
             `start` that is a tensor or NumPy number, and assumes 0.
+        layout: `"interleaved"` or `"halves"`: the order of sines and cosines.
+        max_wavelength: Positive number, the base of the powers above, 10000.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: For the
             learned table.
 
@@ -94,9 +98,13 @@ class PositionEncoding(keras.layers.Layer):
         kind: str = "sinusoidal",
         *,
         max_length: int | None = None,
+        layout: str = "interleaved",
+        max_wavelength: float = 10_000.0,
         **kwargs: Any,
     ) -> None:
         check_choice("kind", kind, ("sinusoidal", "learned"))
+        check_choice("layout", layout, ("interleaved", "halves"))
+        check_positive("max_wavelength", max_wavelength)
         if max_length is None and kind == "learned":
             raise ValueError(
                 "max_length must be given for learned positions. Received: None"
@@ -106,6 +114,8 @@ class PositionEncoding(keras.layers.Layer):
         self.options = options
         self.supports_masking = True
         self.kind = kind
+        self.layout = layout
+        self.max_wavelength = max_wavelength
         self.max_length = check_positive_integer(
             "max_length", max_length, optional=True
         )
@@ -120,7 +130,7 @@ class PositionEncoding(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Tensor, start: int | Tensor = 0) -> Tensor:
-        self._check_positions(inputs.shape, start)
+        self._check_positions(inputs, start)
         positions = ops.cast(start, "int32")
         if len(inputs.shape) > 2:
             steps = index_range(ops.shape(inputs)[-2])
@@ -129,12 +139,16 @@ class PositionEncoding(keras.layers.Layer):
             encoding = ops.take(self.embeddings, positions, axis=0)
         else:
             depth, dtype = inputs.shape[-1], accumulation_dtype(self.compute_dtype)
-            wavelengths = 10000.0 ** (np.arange(0, depth, 2) / depth)
+            powers = np.arange(0, depth, 2) / depth
+            wavelengths = float(self.max_wavelength) ** powers
             positions = ops.cast(positions, dtype)
             angles = positions[..., None] / ops.convert_to_tensor(wavelengths, dtype)
-            waves = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-            sizes = (*ops.shape(angles)[:-1], 2 * angles.shape[-1])
-            encoding = ops.reshape(waves, sizes)[..., :depth]
+            waves = [ops.sin(angles), ops.cos(angles)]
+            if self.layout == "halves":
+                encoding = ops.concatenate(waves, axis=-1)[..., :depth]
+            else:
+                sizes = (*ops.shape(angles)[:-1], 2 * angles.shape[-1])
+                encoding = ops.reshape(ops.stack(waves, axis=-1), sizes)[..., :depth]
         if len(positions.shape) == 2:
             # Axes between the batch and the steps share the positions of their row.
             between = (1,) * (len(inputs.shape) - 3)
@@ -142,7 +156,12 @@ class PositionEncoding(keras.layers.Layer):
             encoding = ops.reshape(encoding, (shape[0], *between, *shape[1:]))
         return inputs + ops.cast(encoding, self.compute_dtype)
 
-    def _check_positions(self, shape, start):
+    def _check_positions(self, inputs: Nested, start: Tensor) -> None:
+        shape = inputs.shape
+        if "float" not in str(inputs.dtype):
+            raise ValueError(
+                f"inputs must be embeddings, floats. Received: {inputs.dtype}"
+            )
         if len(shape) < 2:
             raise ValueError(
                 "inputs must have the shape (..., steps, depth) or (batch, depth). "
@@ -150,8 +169,7 @@ class PositionEncoding(keras.layers.Layer):
             )
         steps = shape[-2] if len(shape) > 2 else 1
         given = start if hasattr(start, "dtype") else np.asarray(start)
-        is_integer = "int" in keras.backend.standardize_dtype(given.dtype)
-        if not is_integer or len(given.shape) > 1:
+        if "int" not in str(given.dtype) or len(given.shape) > 1:
             raise ValueError(
                 "start must be an integer, or an integer tensor, one number or "
                 f"(batch,). Received: {start!r}"
@@ -176,13 +194,13 @@ class PositionEncoding(keras.layers.Layer):
         return tuple(inputs_shape)
 
     def compute_output_spec(self, inputs: Tensor, start: int | Tensor = 0) -> Any:
-        self._check_positions(inputs.shape, start)
+        self._check_positions(inputs, start)
         return keras.KerasTensor(inputs.shape, self.compute_dtype)
 
     def get_config(self) -> Config:
         return {
             **super().get_config(),
-            **config_of(self, "kind max_length"),
+            **config_of(self, "kind max_length layout max_wavelength"),
             **serialize_options(self.options),
         }
 
@@ -330,7 +348,7 @@ class RotaryPositions(RelativePositions):
             turned.append(rest)
         return ops.concatenate(turned, axis=-1)
 
-    def _rotated_depth(self, key_dim):
+    def _rotated_depth(self, key_dim: Any) -> int:
         """Return the number of features that are rotated."""
         depth = int(self.fraction * key_dim) // 2 * 2
         if not depth:
@@ -541,7 +559,7 @@ class ShawPositions(RelativePositions):
                 f"and values in a head, {expected}. Received: {found}"
             )
 
-    def _table(self, name, depth):
+    def _table(self, name: str, depth: Any) -> Tensor:
         return self.add_weight(
             name=name,
             shape=(2 * self.max_distance + 1, depth),
@@ -578,7 +596,9 @@ POSITIONS = {
 }
 
 
-def get_positions(identifier, causal, dtype):
+def get_positions(
+    identifier: Any, causal: bool, dtype: Dtype
+) -> RelativePositions | None:
     """Return the `RelativePositions` for a name, a config, a layer or `None`.
 
     Args:
@@ -587,13 +607,17 @@ def get_positions(identifier, causal, dtype):
     """
     if identifier is None:
         return None
-    options = {"bidirectional": not causal} if identifier == "t5" else {}
+    options: dict[str, Any] = (
+        {"bidirectional": not causal} if str(identifier) == "t5" else {}
+    )
     example = "relative positions such as RotaryPositions()"
     kinds = POSITIONS, RelativePositions
     return get_part("positions", identifier, *kinds, example, dtype, **options)
 
 
-def positions_of_steps(mask, length, start=None):
+def positions_of_steps(
+    mask: Tensor, length: Any, start: Tensor | None = None
+) -> Tensor:
     """Return the positions of the steps of a sequence, int32 `(B, S)` or `(1, S)`.
 
     Masked steps do not count: a step has the position that it would have without them.
@@ -611,7 +635,9 @@ def positions_of_steps(mask, length, start=None):
     return positions if start is None else start[:, None] + positions
 
 
-def buckets_of_offsets(num_buckets, max_distance, bidirectional):
+def buckets_of_offsets(
+    num_buckets: int, max_distance: int, bidirectional: bool
+) -> np.ndarray:
     """Return the bucket of each offset from `-max_distance` to `max_distance`.
 
     Half of the buckets of one direction hold one distance each; the others hold ranges
@@ -637,6 +663,6 @@ def buckets_of_offsets(num_buckets, max_distance, bidirectional):
     return (ahead + np.where(distances < exact, distances, ranges)).astype("int32")
 
 
-def clip_offsets(offsets, max_distance):
+def clip_offsets(offsets: Tensor, max_distance: int) -> Tensor:
     """Return the row of each offset in a table for `-max_distance..max_distance`."""
     return ops.clip(offsets, -max_distance, max_distance) + max_distance

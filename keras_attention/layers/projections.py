@@ -21,7 +21,7 @@ _KINDS = {
 }
 
 
-def take_options(arguments, **initializers):
+def take_options(arguments: dict[str, Any], **initializers: Any) -> dict[str, Any]:
     """Remove the options of weights from keyword arguments, and return them as objects.
 
     Args:
@@ -37,18 +37,18 @@ def take_options(arguments, **initializers):
     return options
 
 
-def options_of(options, *weights):
+def options_of(options: dict[str, Any], *weights: str) -> dict[str, Any]:
     """Return the options of some weights, such as `"kernel"`, under the same names."""
     return {k: v for k, v in options.items() if k.rpartition("_")[0] in weights}
 
 
-def weight_arguments(options, weight):
+def weight_arguments(options: dict[str, Any], weight: str) -> dict[str, Any]:
     """Return the arguments of `add_weight` for one weight, with a new initializer."""
     own = fresh_options(options_of(options, weight))
     return {_kind(name): value for name, value in own.items()}
 
 
-def fresh_options(options):
+def fresh_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return the same options for another layer, with new initializers."""
     return {
         name: fresh_initializer(value) if _kind(name) == "initializer" else value
@@ -56,20 +56,20 @@ def fresh_options(options):
     }
 
 
-def fresh_initializer(initializer):
+def fresh_initializer(initializer: Any) -> Any:
     """Return a copy of an initializer, because Keras warns if one is used twice."""
     clone = getattr(initializer, "clone", None)
     return clone() if clone else initializer
 
 
-def serialize_options(options):
+def serialize_options(options: dict[str, Any]) -> Config:
     """Return options as entries of a config."""
     return {
         name: _KINDS[_kind(name)].serialize(value) for name, value in options.items()
     }
 
 
-def _kind(name):
+def _kind(name: str) -> str:
     return name.rpartition("_")[2]
 
 
@@ -135,7 +135,7 @@ class ProjectedScore(Score):
         }
 
 
-def check_shared_depth(projection, query_shape):
+def check_shared_depth(projection: keras.layers.Layer, query_shape: Shape) -> None:
     """Raise `ValueError` if queries do not have the depth of a built projection."""
     depth = projection.input_spec.axes[-1]
     if query_shape[-1] != depth:

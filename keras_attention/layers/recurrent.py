@@ -3,16 +3,25 @@
 Shapes: B batch, D depth of the inputs, U units.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops, tree
 
+from keras_attention.backends import draws_inside_loops
 from keras_attention.layers.projections import fresh_initializer
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.sizes import at_least_one
 from keras_attention.typing import Config, Initializer, Nested, Shape, Tensor
-from keras_attention.validation import check_positive, check_positive_integer
+from keras_attention.validation import (
+    check_fraction,
+    check_positive,
+    check_positive_integer,
+)
+
+# Greatest number of units of a cell, whose recurrent kernel `(U, 4 U)` has 4 GiB then.
+MAX_RECURRENT_UNITS = 2**14
 
 
 class NormalizedCell:
@@ -33,11 +42,19 @@ class NormalizedCell:
         **options: Any,
     ) -> None:
         check_positive("epsilon", epsilon)
-        super().__init__(check_positive_integer("units", units), **options)
+        for name in ("dropout", "recurrent_dropout"):
+            check_fraction(name, options.get(name, 0.0))
+        units = check_positive_integer("units", units)
+        if units > MAX_RECURRENT_UNITS:
+            raise ValueError(
+                f"units must be at most {MAX_RECURRENT_UNITS:,}, because the recurrent "
+                f"kernel grows with their square. Received: {units:,}"
+            )
+        super().__init__(units, **options)
         self.epsilon = epsilon
         self.gain_initializer = keras.initializers.get(gain_initializer)
 
-    def _add_gain(self, name, size):
+    def _add_gain(self, name: str, size: Any) -> Tensor:
         return self.add_weight(
             name=name,
             shape=(size,),
@@ -59,7 +76,7 @@ class NormalizedCell:
         output, state = self.apply_gates(input_products, state_products, state)
         return output, state if nested else state[0]
 
-    def _normalize(self, x, gain, bias=None):
+    def _normalize(self, x: Tensor, gain: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return `gain * (x - mean) / deviation + bias` over the last axis."""
         dtype = accumulation_dtype(self.compute_dtype)
         x = ops.cast(x, dtype)
@@ -219,7 +236,7 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         dtype = state[0].dtype
         return gru_gates(self, ops.cast(inputs, dtype), ops.cast(states, dtype), state)
 
-    def _normalize_gates(self, sums, gain, bias):
+    def _normalize_gates(self, sums: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         """Normalise the sums of both gates together, and those of the candidate."""
         parts = slice(2 * self.units), slice(2 * self.units, None)
         normalized = [
@@ -231,7 +248,12 @@ class LayerNormGRUCell(NormalizedCell, keras.layers.GRUCell):
         return ops.concatenate(normalized, axis=-1)
 
 
-def lstm_gates(cell, sums, state, prepare=None):
+def lstm_gates(
+    cell: keras.layers.Layer,
+    sums: Tensor,
+    state: Nested,
+    prepare: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, list[Tensor]]:
     """Return output and new state of an LSTM cell.
 
     Args:
@@ -248,7 +270,12 @@ def lstm_gates(cell, sums, state, prepare=None):
     return output, [output, carry]
 
 
-def gru_gates(cell, input_products, state_products, state):
+def gru_gates(
+    cell: keras.layers.Layer,
+    input_products: Tensor,
+    state_products: Tensor,
+    state: Nested,
+) -> tuple[Tensor, list[Tensor]]:
     """Return output and new state of a GRU cell that resets after the product.
 
     Args:
@@ -267,7 +294,7 @@ def gru_gates(cell, input_products, state_products, state):
     return output, [output]
 
 
-def _product(x, kernel, mask):
+def _product(x: Tensor, kernel: Tensor, mask: Tensor) -> Tensor:
     """Return `x @ kernel`.
 
     The dropout mask is a tensor, a list of one tensor per gate, or `None`.
@@ -278,7 +305,7 @@ def _product(x, kernel, mask):
     return ops.concatenate([ops.matmul(x * m, part) for m, part in parts], axis=-1)
 
 
-def check_cell(name, cell):
+def check_cell(name: str, cell: keras.layers.Layer) -> None:
     """Raise `ValueError` unless `keras.layers.RNN` would accept the cell."""
     is_cell = isinstance(cell, keras.layers.Layer) and hasattr(cell, "state_size")
     if not is_cell or isinstance(cell, keras.layers.RNN):
@@ -288,7 +315,9 @@ def check_cell(name, cell):
         )
 
 
-def call_cell(cell, inputs, state, **options):
+def call_cell(
+    cell: keras.layers.Layer, inputs: Nested, state: Nested, **options: Any
+) -> tuple[Tensor, Nested]:
     """Call a cell for inputs `(B, D)` and states `(B, U)`; B may be 0."""
     # Where JAX infers shapes, B is a symbol.
     if not (isinstance(inputs.shape[0], int) and inputs.shape[0] == 0):
@@ -298,14 +327,14 @@ def call_cell(cell, inputs, state, **options):
     return tree.map_structure(lambda x: x[:0], cell(*row, **options))
 
 
-def check_loop_layer(name, layer):
+def check_loop_layer(name: str, layer: Any) -> None:
     """Raise `ValueError` on JAX for a layer that draws random numbers inside a loop.
 
     Args:
         name: Name of the argument.
         layer: The layer, or `None`.
     """
-    if keras.backend.backend() != "jax" or layer is None:
+    if draws_inside_loops() or layer is None:
         return
     if any(part._seed_generators for part in layer._flatten_layers()):
         raise ValueError(
@@ -314,7 +343,7 @@ def check_loop_layer(name, layer):
         )
 
 
-def has_dropout(cell):
+def has_dropout(cell: keras.layers.Layer) -> bool:
     """Return whether a cell, or one of its stacked cells, has any dropout."""
     return any(
         getattr(layer, "dropout", 0) or getattr(layer, "recurrent_dropout", 0)
@@ -322,7 +351,7 @@ def has_dropout(cell):
     )
 
 
-def reset_dropout_masks(cell):
+def reset_dropout_masks(cell: keras.layers.Layer) -> None:
     """Delete the dropout masks that Keras cells keep from one call to the next."""
     for layer in cell._flatten_layers():
         if hasattr(layer, "reset_dropout_mask"):
@@ -330,7 +359,7 @@ def reset_dropout_masks(cell):
             layer.reset_recurrent_dropout_mask()
 
 
-def initial_cell_state(cell, batch):
+def initial_cell_state(cell: keras.layers.Layer, batch: Any) -> list[Tensor]:
     """Return the list of a cell's states before its first step, `(batch, units)`."""
     if hasattr(cell, "get_initial_state"):
         return _as_list(cell.get_initial_state(batch_size=batch))
@@ -340,17 +369,17 @@ def initial_cell_state(cell, batch):
     ]
 
 
-def topmost_units(cell):
+def topmost_units(cell: keras.layers.Layer) -> int:
     """Return the depth of the output state of a cell, the topmost if it is stacked."""
     while hasattr(cell, "cells"):
         cell = cell.cells[-1]
     return _as_list(cell.state_size)[0]
 
 
-def output_units(cell):
+def output_units(cell: keras.layers.Layer) -> int:
     """Return the depth of the output of a cell."""
     return getattr(cell, "output_size", None) or topmost_units(cell)
 
 
-def _as_list(x):
+def _as_list(x: Any) -> list[Any]:
     return list(x) if isinstance(x, (list, tuple)) else [x]

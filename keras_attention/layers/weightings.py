@@ -11,9 +11,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.backends import softmax
+from keras_attention.backends import in_descending_order, softmax
 from keras_attention.layers.base import Weighting, get_part
 from keras_attention.layers.monotonic import MochaWeighting, MonotonicWeighting
+from keras_attention.ops.masks import masked_softmax
 from keras_attention.ops.precision import accumulation_dtype, at_least_float32
 from keras_attention.ops.rows import (
     LOWEST,
@@ -24,8 +25,7 @@ from keras_attention.ops.rows import (
     subtract_max,
 )
 from keras_attention.serialization import config_of, seed_and_generator
-from keras_attention.sizes import index_range, is_symbol
-from keras_attention.typing import Config, Nested, Seed, Shape, Tensor, Tensors
+from keras_attention.typing import Config, Dtype, Nested, Seed, Shape, Tensor, Tensors
 from keras_attention.validation import (
     check_boolean,
     check_choice,
@@ -96,7 +96,7 @@ class TemperatureWeighting(Weighting):
         }
 
 
-def _temperatures(scores_shape):
+def _temperatures(scores_shape: Shape) -> tuple[int, ...]:
     """Return the shape of the temperatures for scores `(B, N or T, ...)`."""
     return (scores_shape[1] or 1, *[1] * len(scores_shape[2:]))
 
@@ -117,7 +117,7 @@ class _DeterministicWeighting(TemperatureWeighting):
         return {"weights": self.normalize(scores, valid)}, {}
 
 
-def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+def softmax_weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the softmax of scores `(..., S)`, exactly zero at masked positions.
 
     Like all weights and logarithms here, it is in float32, or in float64 for float64
@@ -127,16 +127,11 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     given = keras.backend.standardize_dtype(scores.dtype)
     scores = ops.cast(scores, "float64" if given == "float64" else "float32")
-    if mask is None:
-        return softmax(scores)
-    scores = ops.where(mask, scores, LOWEST)
-    scores = ops.where(scores < LOWEST, LOWEST, scores)
-    has_valid = ops.any(scores > LOWEST, axis=-1, keepdims=True)
-    return softmax(scores) * ops.cast(has_valid, scores.dtype)
+    return softmax(scores) if mask is None else masked_softmax(scores, mask)
 
 
-def masked_log_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the logarithm of `masked_softmax`, exact where the weights underflow.
+def log_softmax_weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the logarithm of `softmax_weights`, exact where the weights underflow.
 
     Masked positions hold `LOWEST`: it is finite, and its exponential is zero.
     """
@@ -155,7 +150,7 @@ class SoftmaxWeighting(_DeterministicWeighting):
         learn_temperature: Whether to learn it, starting from `temperature`.
     """
 
-    normalize = staticmethod(masked_softmax)
+    normalize = staticmethod(softmax_weights)
 
 
 def masked_sparsemax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -238,38 +233,22 @@ class EntmaxWeighting(_DeterministicWeighting):
     normalize = staticmethod(masked_entmax15)
 
 
-def _sorted(scores):
+def _sorted(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return clipped scores, the same in descending order, and their ranks from 1."""
     # Scores below -1 get no weight, and squares of the lowest would overflow. No score
     # reaches the upper bound, because at a bound JAX halves the gradient.
     scores = ops.clip(scores, -2.0, 1.0)
-    ordered = _in_descending_order(ops.stop_gradient(scores))
+    ordered = in_descending_order(ops.stop_gradient(scores))
     return scores, ordered, cumsum(ops.ones_like(ordered))
 
 
-def _in_descending_order(x):
-    """Return every row in descending order."""
-    length = ops.shape(x)[-1]
-    if not (keras.backend.backend() == "jax" and is_symbol(length)):
-        return -ops.sort(-x, axis=-1)
-    # The converter of JAX to ONNX cannot sort rows of unknown length. Of equal entries,
-    # the first comes first.
-    order = index_range(length)
-    this, other = x[..., None], x[..., None, :]
-    ties = ops.logical_and(this == other, order < order[:, None])
-    before = ops.logical_or(this < other, ties)
-    place = ops.sum(ops.cast(before, "int32"), axis=-1)
-    is_at = ops.cast(place[..., None, :] == order[:, None], x.dtype)
-    return ops.sum(is_at * other, axis=-1)
-
-
-def _above(threshold, scores, valid):
+def _above(threshold: Tensor, scores: Tensor, valid: Tensor) -> Tensor:
     """Return which valid scores exceed the threshold; `True` for NaN."""
     # Not `scores > threshold`, because NaN must propagate to the weights.
     return ops.logical_and(valid, ops.logical_not(scores <= threshold))
 
 
-def _deviation(scores, support):
+def _deviation(scores: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
     """Return the size of the support (at least 1), and deviations from its mean."""
     count = ops.sum(ops.cast(support, scores.dtype), axis=-1, keepdims=True)
     count = ops.where(count > 0, count, 1.0)
@@ -366,7 +345,7 @@ class HardWeighting(TemperatureWeighting):
     ) -> tuple[Tensors, Tensors]:
         scores = ops.cast(scores, accumulation_dtype(self.compute_dtype))
         scores = self.divide_by_temperature(scores)
-        probabilities = relaxed = masked_softmax(scores, valid)
+        probabilities = relaxed = softmax_weights(scores, valid)
         if noise:
             soft = noise["soft"]
             chosen = masked_gumbel_max(scores, noise["uniform"], valid)
@@ -395,7 +374,7 @@ class HardWeighting(TemperatureWeighting):
         return {**super().get_config(), **own}
 
 
-def masked_hardmax(scores, mask=None):
+def masked_hardmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return one-hot weights of the best valid position; the first wins a tie.
 
     They have no gradient. A row with no valid position is a row of zeros.
@@ -405,8 +384,10 @@ def masked_hardmax(scores, mask=None):
     return first_candidate(scores >= 0, scores)
 
 
-def masked_gumbel_max(scores, uniform, mask=None):
-    """Return one-hot weights of a position drawn from `masked_softmax`.
+def masked_gumbel_max(
+    scores: Tensor, uniform: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Return one-hot weights of a position drawn from `softmax_weights`.
 
         choice = argmax over s of scores[s] - log(-log(uniform[s]))
 
@@ -419,7 +400,13 @@ def masked_gumbel_max(scores, uniform, mask=None):
     return masked_hardmax(_perturbed(scores, uniform, mask))
 
 
-def masked_gumbel_softmax(scores, uniform, mask=None, *, temperature=1.0):
+def masked_gumbel_softmax(
+    scores: Tensor,
+    uniform: Tensor,
+    mask: Tensor | None = None,
+    *,
+    temperature: Tensor = 1.0,
+) -> Tensor:
     """Return a relaxation of `masked_gumbel_max`, closer to it at a low temperature.
 
         weights = softmax((scores[s] - log(-log(uniform[s]))) / temperature)
@@ -428,31 +415,33 @@ def masked_gumbel_softmax(scores, uniform, mask=None, *, temperature=1.0):
         [Jang et al., 2017](https://arxiv.org/abs/1611.01144), section 2;
         [Maddison et al., 2017](https://arxiv.org/abs/1611.00712), section 3.
     """
-    return masked_softmax(_perturbed(scores, uniform, mask) / temperature, mask)
+    return softmax_weights(_perturbed(scores, uniform, mask) / temperature, mask)
 
 
-def log_probability(scores, choice, mask=None):
-    """Return the logarithm `(...)` of the `masked_softmax` of a choice, one-hot.
+def log_probability(
+    scores: Tensor, choice: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Return the logarithm `(...)` of the `softmax_weights` of a choice, one-hot.
 
     It is zero where the choice is a row of zeros (no valid position), and `LOWEST` for
     a masked position. No gradient flows into the choice.
     """
-    logs = masked_log_softmax(scores, mask)
+    logs = log_softmax_weights(scores, mask)
     return ops.sum(ops.stop_gradient(ops.cast(choice, logs.dtype)) * logs, axis=-1)
 
 
-def entropy(scores, mask=None):
-    """Return the entropy `(...)` of `masked_softmax`, in nats.
+def entropy(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the entropy `(...)` of `softmax_weights`, in nats.
 
         entropy = -sum over s of weights[s] * log(weights[s])
 
     It is zero, with a zero gradient, for a row with no valid position.
     """
-    logs = masked_log_softmax(scores, mask)
+    logs = log_softmax_weights(scores, mask)
     return -ops.sum(ops.exp(logs) * logs, axis=-1)
 
 
-def straight_through(hard, soft):
+def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     """Return the exact value of `hard` with the gradient of `soft`, which is finite.
 
     Reference:
@@ -463,7 +452,7 @@ def straight_through(hard, soft):
     return hard + (soft - ops.stop_gradient(soft))
 
 
-def _perturbed(scores, uniform, mask):
+def _perturbed(scores: Tensor, uniform: Tensor, mask: Tensor) -> Tensor:
     """Return scores plus Gumbel noise, `LOWEST` at masked positions."""
     # Once the maximum is subtracted, large scores do not round the noise away.
     scores, valid = subtract_max(scores, mask)
@@ -482,12 +471,12 @@ WEIGHTINGS = {
 }
 
 
-def is_plain_softmax(weighting):
+def is_plain_softmax(weighting: Weighting) -> bool:
     """Return whether a weighting is a softmax without a temperature."""
     return type(weighting) is SoftmaxWeighting and not weighting.has_temperature
 
 
-def get_weighting(identifier, dtype):
+def get_weighting(identifier: Any, dtype: Dtype) -> Weighting:
     """Return the weighting for a name, a config, or a weighting."""
     example = "a weighting such as HardWeighting()"
     return get_part("weighting", identifier, WEIGHTINGS, Weighting, example, dtype)

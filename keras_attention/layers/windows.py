@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.backends import project_rows
+from keras_attention.backends import index_range, project_rows
 from keras_attention.layers.base import AttentionPart, step_numbers
 from keras_attention.layers.projections import (
     fresh_options,
@@ -19,8 +19,8 @@ from keras_attention.layers.projections import (
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.precision import accumulation_dtype
 from keras_attention.ops.rows import row_max
-from keras_attention.sizes import at_least_one, index_range, is_zero, join_axes
-from keras_attention.typing import Config, Shape, Shapes, Tensor, Tensors
+from keras_attention.sizes import at_least_one, is_zero, join_axes
+from keras_attention.typing import Activation, Config, Shape, Shapes, Tensor, Tensors
 from keras_attention.validation import check_positive_integer
 
 
@@ -188,7 +188,9 @@ class LocalPredictiveWindow(LocalWindow):
                 f"queries, {self.query_depth}. Received: {query_shape[-1]}"
             )
 
-    def _dense(self, units, activation, name):
+    def _dense(
+        self, units: Any, activation: Activation, name: str
+    ) -> keras.layers.Dense:
         return keras.layers.Dense(
             units,
             activation,
@@ -217,7 +219,7 @@ class LocalPredictiveWindow(LocalWindow):
         }
 
 
-def _extent(memory):
+def _extent(memory: Tensors) -> tuple[Tensor, Tensor]:
     """Return the first valid position and length of every source, `(B,)` or scalar."""
     length = ops.shape(memory["values"])[1]
     if "mask" not in memory:
@@ -234,7 +236,7 @@ def _extent(memory):
     return first, end - first
 
 
-def take_window(x, positions):
+def take_window(x: Tensor, positions: Tensor) -> Tensor:
     """Return the entries of `x` `(B, S, ...)` at int32 positions `(B, T, W)`.
 
     Positions outside of the source give the nearest entry, or zeros if it is empty. The
@@ -244,7 +246,7 @@ def take_window(x, positions):
     return take_rows(x, _nearest(positions, ops.shape(x)[1]))
 
 
-def spread_window(weights, positions, length):
+def spread_window(weights: Tensor, positions: Tensor, length: Any) -> Tensor:
     """Spread weights `(B, T, W)` at int32 positions over the source, to `(B, T, S)`.
 
     The weights of positions outside of the source are zero.
@@ -264,7 +266,7 @@ def spread_window(weights, positions, length):
     return ops.reshape(flat, (batch, queries, length))
 
 
-def _nearest(positions, length):
+def _nearest(positions: Tensor, length: Any) -> Tensor:
     """Return the position of the source that is nearest to each; 0 if it is empty."""
     # On JAX with bfloat16 by default, `ops.maximum` of integers is a float; there, the
     # length is a Python integer.

@@ -11,7 +11,7 @@ from keras import ops
 from keras_attention.losses.masking import masked
 from keras_attention.ops.precision import at_least_float32, log_floor
 from keras_attention.typing import Tensor
-from keras_attention.validation import may_be_equal
+from keras_attention.validation import as_tensor, check_rank, may_be_equal
 
 
 def doubly_stochastic_penalty(weights: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -44,7 +44,7 @@ def doubly_stochastic_penalty(weights: Tensor, mask: Tensor | None = None) -> Te
     Reference:
         [Xu et al., 2015](https://arxiv.org/abs/1502.03044), equation 14.
     """
-    weights = masked(at_least_float32(weights), mask, rows=True)
+    weights = _weights(weights, mask)
     return ops.sum(ops.square(1.0 - ops.sum(weights, axis=-2)), axis=-1)
 
 
@@ -71,7 +71,7 @@ def coverage_loss(weights: Tensor, mask: Tensor | None = None) -> Tensor:
     Reference:
         [See et al., 2017](https://arxiv.org/abs/1704.04368), section 2.3.
     """
-    weights = masked(at_least_float32(weights), mask, rows=True)
+    weights = _weights(weights, mask)
     # The first step has no coverage, and no step follows the last.
     coverage = ops.cumsum(weights[..., :-1, :], axis=-2)
     return ops.sum(ops.minimum(weights[..., 1:, :], coverage), axis=(-2, -1))
@@ -118,7 +118,8 @@ def attention_supervision(
         translation; [Liu et al., 2017](https://arxiv.org/abs/1605.09553), "strong
         supervision", for captions.
     """
-    weights, target_weights = map(ops.convert_to_tensor, (weights, target_weights))
+    weights = as_tensor("weights", weights)
+    target_weights = as_tensor("target_weights", target_weights)
     if not may_be_equal(weights.shape, target_weights.shape):
         raise ValueError(
             "weights and target_weights must have the same shape. Received: "
@@ -131,3 +132,11 @@ def attention_supervision(
     target = target / ops.where(mass > 0, mass, 1.0)
     log_weights = ops.log(ops.maximum(weights, floor))
     return -ops.sum(target * log_weights, axis=(-2, -1))
+
+
+def _weights(weights: Tensor, mask: Tensor) -> Tensor:
+    """Return weights `(..., T, S)` in float32 at least, with zeros in masked steps."""
+    weights = as_tensor("weights", weights)
+    if len(weights.shape) < 2:
+        check_rank("weights", weights.shape, (2,), "(..., steps, positions)")
+    return masked(at_least_float32(weights), mask, rows=True)

@@ -4,7 +4,7 @@ Shapes: B batch, T target steps, N vocabulary size.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -13,11 +13,13 @@ from keras_attention.losses.masking import (
     broadcast_sample_weights,
     check_label_smoothing,
     check_token_ids,
+    explaining_token_ids,
     masked,
 )
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.serialization import config_of
-from keras_attention.typing import Config, Tensor
+from keras_attention.typing import Config, Nested, Tensor
+from keras_attention.validation import as_tensor, check_integer
 
 
 def sequence_crossentropy(
@@ -58,11 +60,14 @@ def sequence_crossentropy(
         [Szegedy et al., 2016](https://arxiv.org/abs/1512.00567), section 7.
     """
     check_label_smoothing(label_smoothing)
-    token_ids = ops.convert_to_tensor(token_ids)
+    token_ids, logits = as_tensor("token_ids", token_ids), as_tensor("logits", logits)
     logits = masked(at_least_float32(logits), mask, rows=True)
     check_token_ids("token_ids", token_ids, "logits", logits)
     token_ids = masked(token_ids, mask)
-    losses = ops.sparse_categorical_crossentropy(token_ids, logits, from_logits=True)
+    with explaining_token_ids(token_ids, logits.shape[-1]):
+        losses = ops.sparse_categorical_crossentropy(
+            token_ids, logits, from_logits=True
+        )
     if label_smoothing:
         uniform_losses = ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1)
         losses = (1 - label_smoothing) * losses + label_smoothing * uniform_losses
@@ -72,10 +77,10 @@ def sequence_crossentropy(
 class _MaskOf(keras.layers.Layer):
     """Layer that returns the Keras mask of a tensor, or `None`."""
 
-    def call(self, inputs, mask=None):
+    def call(self, inputs: Nested, mask: Tensor | None = None) -> Tensor:
         return mask
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs: Nested, previous_mask: Any) -> None:
         return None
 
 
@@ -135,6 +140,7 @@ class SequenceCrossentropy(keras.losses.Loss):
         name: str | None = None,
     ) -> None:
         check_label_smoothing(label_smoothing)
+        pad = check_integer("pad", pad, optional=True)
         # Keras casts the token ids to this dtype, too; half precision would round them.
         dtype = keras.backend.result_type(keras.config.floatx(), "float32")
         name = name or self.crossentropy.__name__
@@ -146,9 +152,9 @@ class SequenceCrossentropy(keras.losses.Loss):
     def __call__(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> Tensor:
+        y_true, y_pred = as_tensor("y_true", y_true), as_tensor("y_pred", y_pred)
         mask = self._mask_of(y_pred)
-        y_true, y_pred = map(ops.convert_to_tensor, (y_true, y_pred))
-        if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == 1:
+        if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1:] == (1,):
             # Keras allows labels with one more axis.
             y_true = y_true[..., 0]
         check_token_ids("y_true", y_true, "y_pred", y_pred)

@@ -3,6 +3,9 @@
 Shapes: T target steps, D depth, N vocabulary size, R rows (tokens of all sequences).
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from keras import ops
 
 from keras_attention import loops
@@ -10,11 +13,12 @@ from keras_attention.backends import with_upstream
 from keras_attention.losses.masking import (
     check_label_smoothing,
     check_token_ids,
+    explaining_token_ids,
     masked,
 )
 from keras_attention.ops.precision import at_least_float32
-from keras_attention.typing import Tensor
-from keras_attention.validation import check_mask, check_shape
+from keras_attention.typing import Nested, Tensor
+from keras_attention.validation import as_tensor, check_mask, check_shape
 
 # Number of logits of one block: 16 MB, which stay in the cache.
 BLOCK_ELEMENTS = 1 << 22
@@ -75,11 +79,11 @@ def linear_crossentropy(
         smaller blocks.
     """
     check_label_smoothing(label_smoothing)
-    inputs = ops.convert_to_tensor(inputs)
-    token_ids = ops.cast(token_ids, "int32")
+    inputs = as_tensor("inputs", inputs)
+    token_ids = ops.cast(as_tensor("token_ids", token_ids), "int32")
     token_shape = tuple(token_ids.shape)
     check_token_ids("token_ids", token_ids, "inputs", inputs)
-    table = ops.convert_to_tensor(embeddings)
+    table = as_tensor("embeddings", embeddings)
     embeddings = ops.cast(table, inputs.dtype)
     depth = inputs.shape[-1]
     check_shape("embeddings", table, (None, depth))
@@ -94,14 +98,16 @@ def linear_crossentropy(
         counts = ops.cast(ops.reshape(mask, (-1,)), counts.dtype)
     counts = counts / ops.maximum(ops.sum(counts), 1.0)
     if weights is not None:
-        weights = ops.stop_gradient(ops.cast(weights, counts.dtype))
+        weights = ops.cast(as_tensor("weights", weights), counts.dtype)
+        weights = ops.stop_gradient(weights)
         leading = len(shape) - len(weights.shape)
         check_shape("weights", weights, token_shape[leading:], broadcasts=True)
         weights = masked(ops.broadcast_to(weights, shape), mask)
         counts = counts * ops.reshape(weights, (-1,))
     # Gathered from the table in its own dtype, so that the gradients of a frequent
     # token are summed in that dtype, not in half precision.
-    targets = ops.take(table, token_ids, axis=0)
+    with explaining_token_ids(token_ids, table.shape[0]):
+        targets = ops.take(table, token_ids, axis=0)
     if label_smoothing:
         # The mean logit of the vocabulary is that of the mean embedding.
         mean = ops.mean(table, axis=0)
@@ -112,7 +118,7 @@ def linear_crossentropy(
     return _log_partition(rows, embeddings, counts) - ops.sum(counts * logits)
 
 
-def _log_partition(rows, embeddings, weights):
+def _log_partition(rows: Tensor, embeddings: Tensor, weights: Tensor) -> Tensor:
     """Return `sum over r of weights[r] * logsumexp(rows[r] @ embeddings^T)` in blocks.
 
     Args:
@@ -125,7 +131,7 @@ def _log_partition(rows, embeddings, weights):
     # A block has at least one row, even if there are no tokens.
     size = count // blocks + 1
 
-    def cut(x):
+    def cut(x: Tensor) -> Tensor:
         padding = [[0, blocks * size - count], [0, 0]]
         return ops.reshape(ops.pad(x, padding), (blocks, size, x.shape[-1]))
 
@@ -133,8 +139,10 @@ def _log_partition(rows, embeddings, weights):
     # gradients are divided by the largest weight and multiplied by it at the end.
     scale = ops.max(ops.pad(ops.abs(weights), [[0, 1]], constant_values=1e-30))
 
-    def log_partition(rows, embeddings):
-        def add_block(sums, block):
+    def log_partition(
+        rows: Tensor, embeddings: Tensor
+    ) -> tuple[Tensor, Callable[..., Any]]:
+        def add_block(sums: Nested, block: Tensor) -> tuple[Nested, Tensor]:
             total, embeddings_gradient = sums
             rows, weights = block
             logits = ops.matmul(rows, ops.transpose(embeddings))
@@ -157,7 +165,7 @@ def _log_partition(rows, embeddings, weights):
         rows_gradient = ops.reshape(rows_gradient, (-1, rows.shape[-1]))[:count]
 
         @with_upstream
-        def gradient(upstream):
+        def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
             scaled = (
                 scale * upstream * ops.cast(x, scale.dtype)
                 for x in (rows_gradient, embeddings_gradient)

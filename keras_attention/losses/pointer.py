@@ -17,6 +17,7 @@ from keras_attention.losses.masking import (
 from keras_attention.ops.log_probs import is_possible
 from keras_attention.ops.precision import at_least_float32
 from keras_attention.typing import Tensor
+from keras_attention.validation import as_tensor
 
 # Lower log-probabilities count as this one, and have no gradient.
 MIN_LOG_PROB = math.log(1e-30)
@@ -68,7 +69,8 @@ def pointer_crossentropy(
         [See et al., 2017](https://arxiv.org/abs/1704.04368), equation 6.
     """
     check_label_smoothing(label_smoothing)
-    token_ids = ops.convert_to_tensor(token_ids)
+    token_ids = as_tensor("token_ids", token_ids)
+    log_probs = as_tensor("log_probs", log_probs)
     log_probs = masked(at_least_float32(log_probs), mask, rows=True)
     check_token_ids("token_ids", token_ids, "log_probs", log_probs)
     token_ids = ops.cast(masked(token_ids, mask), "int32")

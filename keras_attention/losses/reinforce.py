@@ -3,6 +3,7 @@
 Shapes: B batch, T target steps.
 """
 
+import math
 from typing import Any
 
 import keras
@@ -13,11 +14,17 @@ from keras_attention.ops.precision import at_least_float32
 from keras_attention.serialization import config_of
 from keras_attention.sizes import mean
 from keras_attention.typing import Config, Nested, Tensor
-from keras_attention.validation import check_fraction, check_rank, check_shape
+from keras_attention.validation import (
+    CheckedCall,
+    check_fraction,
+    check_number,
+    check_rank,
+    check_shape,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
-class ReinforceLoss(keras.layers.Layer):
+class ReinforceLoss(CheckedCall, keras.layers.Layer):
     """REINFORCE loss for hard attention.
 
     Hard attention draws one position `s[t]` at every step, and no gradient passes
@@ -112,6 +119,11 @@ class ReinforceLoss(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         check_fraction("momentum", momentum)
+        for name, weight in (
+            ("reward_weight", reward_weight),
+            ("entropy_weight", entropy_weight),
+        ):
+            check_number(name, weight, "a finite number", math.isfinite)
         super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
         self.reward_weight = reward_weight
@@ -159,7 +171,7 @@ class ReinforceLoss(keras.layers.Layer):
             + self.entropy_weight * entropy
         )
 
-    def _update_baseline(self, advantage, sampled):
+    def _update_baseline(self, advantage: Tensor, sampled: Tensor) -> None:
         """Update the baseline, unless no example of the batch was sampled."""
         if sampled is None:
             average = mean(advantage)
@@ -177,7 +189,7 @@ class ReinforceLoss(keras.layers.Layer):
         return {**super().get_config(), **own}
 
 
-def _total(name, x, mask):
+def _total(name: str, x: Tensor, mask: Tensor) -> Tensor:
     """Return one number per example, `(B,)`: the sum over steps of `(B, T)`."""
     check_rank(name, x.shape, (1, 2), "(batch, steps) or (batch,)")
     x = at_least_float32(x)

@@ -3,51 +3,28 @@
 Shapes: B batch, T queries, S positions, U depth of projected queries and keys.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-import keras
 from keras import ops
 
 from keras_attention import backends, loops
 from keras_attention.ops.precision import at_least_float32
+from keras_attention.typing import Nested, Tensor, Tensors
 
 # Number of elements of the hidden layer in a block.
 BLOCK_ELEMENTS = 2**21
 # Number of elements of the hidden layer of one example above which blocks are faster.
 MIN_BLOCKED_ELEMENTS = 2**22
 
-# Assumed batch size where it is unknown.
-USUAL_BATCH = 32
-
 # Largest |x| for which exp(x) and exp(-x) are in the range of float32.
 MAX_EXPONENT = 80.0
 
 
-def is_large(query, keys, *, batch=None, limit=None):
-    """Return whether the hidden layer `(B, T, S, U)` has more elements than a block.
-
-    Assumes the usual sizes where they are unknown. Returns `False` where JAX infers
-    shapes, whose unknown lengths are symbols, and where every query has its own keys.
-
-    Args:
-        query, keys: As for `additive_scores`.
-        batch: B, if not that of the query.
-        limit: Number of elements, if not that of a block.
-    """
-    batch = batch or query.shape[0]
-    if not (batch and isinstance(batch, int)):
-        batch = USUAL_BATCH
-    queries, positions = query.shape[1], keys.shape[1]
-    queries = backends.USUAL_LENGTH if queries is None else queries
-    positions = backends.USUAL_LENGTH if positions is None else positions
-    if not (isinstance(queries, int) and isinstance(positions, int)):
-        return False
-    size = batch * queries * positions * query.shape[2]
-    limit = BLOCK_ELEMENTS if limit is None else limit
-    return len(keys.shape) == 3 and size > limit
-
-
-def large_scores(scores_at_once, query, keys, scale):
+def large_scores(
+    scores_at_once: Callable[..., Any], query: Tensor, keys: Tensor, scale: Tensor
+) -> Tensor:
     """Return additive scores, computed in blocks or, in graphs for CPUs, compiled.
 
     A compiled loop never writes the hidden layer to memory, which takes CPUs longer
@@ -61,15 +38,16 @@ def large_scores(scores_at_once, query, keys, scale):
     # Reshaped, because a variable is then a tensor: TensorFlow refuses a custom
     # gradient that captures a variable.
     scale = ops.reshape(scale, (-1,))
-    if is_large(query, keys, batch=1, limit=MIN_BLOCKED_ELEMENTS):
+    sizes = query.shape[1], keys.shape[1], query.shape[2]
+    if backends.exceeds(MIN_BLOCKED_ELEMENTS, 1, *sizes):
         return _scores_in_blocks(query, keys, scale)
     # With unknown lengths, every length would be compiled separately.
-    if backends.traces_for_cpu() and None not in (query.shape[1], keys.shape[1]):
-        scores_at_once = backends.xla_compiled(scores_at_once)
+    if None not in (query.shape[1], keys.shape[1]):
+        scores_at_once = backends.compiled_for_cpu(scores_at_once)
     return scores_at_once(query, keys, scale)
 
 
-def _scores_in_blocks(query, keys, scale):
+def _scores_in_blocks(query: Tensor, keys: Tensor, scale: Tensor) -> Tensor:
     """Return the scores, block by block, with an explicit backward pass.
 
     With `r = (1 - tanh(x)) / 2 = sigmoid(-2 x)`, `tanh(x)` is `1 - 2 r` and its
@@ -77,14 +55,14 @@ def _scores_in_blocks(query, keys, scale):
     """
     known = None not in (query.shape[1], keys.shape[1])
     compiled = _compiled if known else _compiled_if_large
-    # PyTorch does not fuse operations on large tensors into one loop.
-    fuses = keras.backend.backend() != "torch"
-    forward, backward = compiled if fuses else _plain
+    forward, backward = compiled if backends.fuses_operations() else _plain
 
     @ops.custom_gradient
-    def scores(query, keys, scale):
+    def scores(
+        query: Tensor, keys: Tensor, scale: Tensor
+    ) -> tuple[Tensor, Callable[..., Any]]:
         @backends.with_upstream
-        def gradient(upstream):
+        def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
             return backward(query, keys, scale, upstream)
 
         # The backward pass is explicit, so gradients stop at the loop.
@@ -94,13 +72,15 @@ def _scores_in_blocks(query, keys, scale):
     return scores(query, keys, scale)
 
 
-def _forward(query, keys, scale, sigmoid):
+def _forward(
+    query: Tensor, keys: Tensor, scale: Tensor, sigmoid: Callable[..., Any]
+) -> Tensor:
     dtype, scale = query.dtype, at_least_float32(scale)
 
-    def example(_, part):
+    def example(_: Tensor, part: Nested) -> tuple[Nested, Nested]:
         sigmoid_of = sigmoid(-2 * part["keys"])
 
-        def block(_, part):
+        def block(_: Tensor, part: Nested) -> tuple[Nested, Tensor]:
             r = sigmoid_of(-2 * part["query"])
             return {}, ops.sum(scale) - 2 * project_to_scalars(r, scale)
 
@@ -111,15 +91,21 @@ def _forward(query, keys, scale, sigmoid):
     return ops.cast(_join(scores, query), dtype)
 
 
-def _backward(query, keys, scale, upstream, sigmoid):
+def _backward(
+    query: Tensor,
+    keys: Tensor,
+    scale: Tensor,
+    upstream: Tensor,
+    sigmoid: Callable[..., Any],
+) -> tuple[Tensor, ...]:
     """Return the gradients of query, keys and scale."""
     dtypes = [x.dtype for x in (query, keys, scale)]
     scale = at_least_float32(scale)
 
-    def example(_, part):
+    def example(_: Tensor, part: Nested) -> tuple[Nested, Nested]:
         sigmoid_of = sigmoid(-2 * part["keys"])
 
-        def block(keys_gradient, part):
+        def block(keys_gradient: Tensor, part: Nested) -> tuple[Tensor, Tensors]:
             upstream = part["upstream"]
             r = sigmoid_of(-2 * part["query"])
             slope = r * (1 - r)
@@ -143,7 +129,7 @@ def _backward(query, keys, scale, upstream, sigmoid):
     return tuple(ops.cast(x, t) for x, t in zip(gradients, dtypes, strict=True))
 
 
-def _sigmoid(keys):
+def _sigmoid(keys: Tensor) -> Callable[..., Any]:
     """Return a function of queries `(T, U)`, for keys `(S, U)`.
 
     (T, S, U) = sigmoid(query + keys)
@@ -151,7 +137,7 @@ def _sigmoid(keys):
     return lambda query: ops.sigmoid(query[:, None] + keys)
 
 
-def _factorised_sigmoid(keys):
+def _factorised_sigmoid(keys: Tensor) -> Callable[..., Any]:
     """Return the same function, computed as `1 / (1 + exp(-query) exp(-keys))`.
 
     It takes no exponential for each pair, which is faster only if a compiler fuses the
@@ -161,7 +147,7 @@ def _factorised_sigmoid(keys):
     plain, exp_keys = _sigmoid(keys), ops.exp(-keys)
     small_keys = ops.max(ops.abs(keys)) <= MAX_EXPONENT
 
-    def factorised(query):
+    def factorised(query: Tensor) -> Tensor:
         exp_query = ops.exp(-query)
         return ops.cond(
             ops.logical_and(small_keys, ops.max(ops.abs(query)) <= MAX_EXPONENT),
@@ -174,16 +160,18 @@ def _factorised_sigmoid(keys):
 
 # Forward and backward pass.
 _plain = tuple(partial(f, sigmoid=_sigmoid) for f in (_forward, _backward))
-_compiled = tuple(
-    backends.xla_compiled(partial(f, sigmoid=_factorised_sigmoid))
-    for f in (_forward, _backward)
+_factorised = tuple(
+    partial(f, sigmoid=_factorised_sigmoid) for f in (_forward, _backward)
 )
+_compiled = tuple(map(backends.xla_compiled, _factorised))
 
 
-def _if_large(compiled, plain):
+def _if_large(
+    compiled: Callable[..., Any], plain: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return a function that chooses at run time, for lengths that are unknown."""
 
-    def run(query, keys, *others):
+    def run(query: Tensor, keys: Tensor, *others: Any) -> Tensor:
         pairs = ops.shape(query)[1] * ops.shape(keys)[1]
         return ops.cond(
             pairs > MIN_BLOCKED_ELEMENTS // keys.shape[2],
@@ -194,18 +182,20 @@ def _if_large(compiled, plain):
     return run
 
 
+# Marked rather than compiled, because models of unknown lengths are exported to ONNX.
 _compiled_if_large = tuple(
-    _if_large(*functions) for functions in zip(_compiled, _plain, strict=True)
+    _if_large(backends.xla_marked(f), plain)
+    for f, plain in zip(_factorised, _plain, strict=True)
 )
 
 
-def project_to_scalars(hidden, scale):
+def project_to_scalars(hidden: Tensor, scale: Tensor) -> Tensor:
     """Return `hidden . scale` for every vector of `(..., U)`."""
     flat = ops.reshape(hidden, (-1, hidden.shape[-1]))
     return ops.reshape(ops.matmul(flat, scale[:, None]), ops.shape(hidden)[:-1])
 
 
-def _split_into_blocks(keys, **sequences):
+def _split_into_blocks(keys: Tensor, **sequences: Any) -> Tensors:
     """Return keys `(B, S, U)`, and blocks `(B, blocks, queries of a block, ...)`.
 
     Each example has its own blocks, so that no tensor has to be transposed.
@@ -217,10 +207,11 @@ def _split_into_blocks(keys, **sequences):
         # The same number of blocks, but of equal sizes.
         size = -(-queries // -(-queries // size))
 
-    def split(x):
+    def split(x: Tensor) -> Tensor:
         batch, queries, depth = ops.shape(x)
         x = at_least_float32(x)
-        padding = -queries % size
+        # Not `-queries % size`: ONNX has no such remainder of a negative number.
+        padding = (size - queries % size) % size
         if not isinstance(padding, int) or padding:
             x = ops.pad(x, ((0, 0), (0, padding), (0, 0)))
         return ops.reshape(x, (batch, (queries + padding) // size, size, depth))
@@ -231,7 +222,7 @@ def _split_into_blocks(keys, **sequences):
     }
 
 
-def _join(blocks, query):
+def _join(blocks: Tensor, query: Tensor) -> Tensor:
     """Undo the split into blocks: return `(B, T, ...)` for T queries."""
     batch, queries, _ = ops.shape(query)
     _, count, size, *_, depth = ops.shape(blocks)

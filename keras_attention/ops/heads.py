@@ -13,27 +13,12 @@ Reference:
 import keras
 from keras import ops
 
-from keras_attention.backends import has_few_scores, softmax
-from keras_attention.ops.masks import clear_masked
-from keras_attention.ops.precision import at_least_float32
-from keras_attention.ops.rows import LOWEST
-from keras_attention.sizes import index_range, is_one, may_be_zero
+from keras_attention.backends import index_range, row_products, weighted_sums
+from keras_attention.ops.masks import clear_masked, combine_masks
+from keras_attention.typing import Tensor
 
 
-def project_heads(dense, x, num_heads):
-    """Apply a `Dense` layer to `(B, T, depth)` and return its heads, `(B, N, T, D)`."""
-    batch, length = ops.shape(x)[:2]
-    # As in `project_rows`, whose result would be reshaped again.
-    on_tensorflow = keras.backend.backend() == "tensorflow"
-    rows = dense(ops.reshape(x, (-1, x.shape[-1])) if on_tensorflow else x)
-    depth = rows.shape[-1] // num_heads
-    if isinstance(length, int) and length == 1:
-        return ops.reshape(rows, (batch, num_heads, 1, depth))
-    rows = ops.reshape(rows, (batch, length, num_heads, depth))
-    return ops.transpose(rows, (0, 2, 1, 3))
-
-
-def join_heads(x):
+def join_heads(x: Tensor) -> Tensor:
     """Reshape `(B, N, T, D)` to `(B, T, N * D)`."""
     batch, num_heads, length, depth = ops.shape(x)
     if not (isinstance(length, int) and length == 1):
@@ -41,47 +26,34 @@ def join_heads(x):
     return ops.reshape(x, (batch, length, num_heads * depth))
 
 
-def head_scores(query, keys):
+def head_scores(query: Tensor, keys: Tensor) -> Tensor:
     """Return `query @ keys^T` `(B, N, T, S)` for `(B, N, T, D)` and `(B, G, S, D)`."""
     is_grouped = query.shape[1] != keys.shape[1]
     heads = _by_group(query, keys.shape[1]) if is_grouped else query
-    if has_few_scores((*heads.shape[:3], keys.shape[2]), query.dtype):
-        if is_one(heads.shape[2]):
-            scores = ops.sum(heads * keys, axis=-1)[:, :, None]
-        else:
-            scores = ops.sum(heads[:, :, :, None] * keys[:, :, None], axis=-1)
-    else:
-        scores = ops.matmul(heads, ops.transpose(keys, (0, 1, 3, 2)))
+    scores = row_products(heads, keys)
     return _by_head(scores, query) if is_grouped else scores
 
 
-def read_heads(weights, values):
+def read_heads(weights: Tensor, values: Tensor) -> Tensor:
     """Return `weights @ values` for `(B, N, T, S)` and values `(B, G, S, V)`."""
     is_grouped = weights.shape[1] != values.shape[1]
     heads = _by_group(weights, values.shape[1]) if is_grouped else weights
-    if has_few_scores(heads.shape, weights.dtype):
-        if is_one(heads.shape[2]):
-            heads = ops.transpose(heads, (0, 1, 3, 2))
-            context = ops.sum(heads * values, axis=2, keepdims=True)
-        else:
-            context = ops.sum(heads[..., None] * values[:, :, None], axis=-2)
-    else:
-        context = ops.matmul(heads, values)
+    context = weighted_sums(heads, values)
     return _by_head(context, weights) if is_grouped else context
 
 
-def _by_group(x, num_groups):
+def _by_group(x: Tensor, num_groups: int) -> Tensor:
     """Reshape `(B, N, T, ...)` to `(B, G, N / G * T, ...)`."""
     batch, num_heads, length, last = ops.shape(x)
     return ops.reshape(x, (batch, num_groups, num_heads // num_groups * length, last))
 
 
-def _by_head(x, like):
+def _by_head(x: Tensor, like: Tensor) -> Tensor:
     """Reshape `(B, G, N / G * T, ...)` to `(B, N, T, ...)`, the axes of `like`."""
     return ops.reshape(x, (*ops.shape(like)[:3], ops.shape(x)[3]))
 
 
-def sees_a_key(mask, query, keys):
+def sees_a_key(mask: Tensor, query: Tensor, keys: Tensor) -> Tensor | None:
     """Return whether each query sees a position in any head; `None` if all do.
 
     The result is boolean and broadcastable to `(B, T)`.
@@ -92,40 +64,44 @@ def sees_a_key(mask, query, keys):
     """
     if mask is not None:
         return ops.any(mask, axis=(1, 3))
-    if not may_be_zero(keys.shape[2]):
+    length = keys.shape[2]
+    if length is not None and not (isinstance(length, int) and length == 0):
         return None
     batch, _, queries, _ = ops.shape(query)
     return ops.broadcast_to(ops.shape(keys)[2] > 0, (batch, queries))
 
 
-def causal_mask(query, keys):
+def causal_mask(query: Tensor, keys: Tensor) -> Tensor:
     """Return the mask of the positions up to each query, `(1, 1, T, S)`."""
     t, s = (index_range(ops.shape(x)[2]) for x in (query, keys))
     return t[None, None, :, None] >= s
 
 
-def biased_softmax(scores, mask):
-    """Return the masked softmax of finite scores, by few operators of LiteRT.
-
-    Args:
-        scores: `(B, N, T, S)`.
-        mask: Boolean, broadcastable to the scores.
-    """
-    scores = at_least_float32(scores)
-    weights = softmax(scores + ops.where(mask, 0.0, LOWEST))
-    # Where no position is valid, the weights are zero.
-    return weights * ops.cast(ops.any(mask, axis=-1, keepdims=True), weights.dtype)
-
-
-def fused_heads(query, keys, values, mask, bias, causal):
-    """Return the contexts `(B, N, T, V)` of the backend's fused attention.
+def fused_heads(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    bias: Tensor,
+    causal: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend by the fused attention of the backend.
 
     Args:
         query, keys, values: Tensors `(B, N, T, D)`, `(B, G, S, D)` and `(B, G, S, V)`.
         mask, bias: Broadcastable to `(B, N, T, S)`, or `None`.
-        causal: Whether query t sees the positions up to t only; requires that there is
-            neither mask nor bias.
+        causal: Whether query t sees the positions up to t only.
+
+    Returns:
+        The contexts `(B, N, T, V)`, and the mask with which they were computed, `None`
+        if every query sees a position.
     """
+    # Without a mask, the fastest kernel is used. JAX cannot export it for a length that
+    # is not known.
+    causal_only = causal and mask is None and bias is None
+    causal_only = causal_only and isinstance(query.shape[2], int)
+    if causal and not causal_only:
+        mask = combine_masks(mask, causal_mask(query, keys))
     if bias is not None:
         bias = ops.cast(bias, query.dtype)
     if bias is not None and mask is not None:
@@ -137,11 +113,11 @@ def fused_heads(query, keys, values, mask, bias, causal):
         mask=mask if bias is None else None,
         bias=bias,
         scale=1.0,
-        is_causal=causal,
+        is_causal=causal_only,
         flash_attention=keras.config.is_flash_attention_enabled(),
     )
     context = ops.transpose(context, (0, 2, 1, 3))
     if mask is None or mask.shape[1] == 1:
-        return context
+        return context, mask
     # A query may have a valid position in some heads only.
-    return clear_masked(context, ops.any(mask, axis=-1))
+    return clear_masked(context, ops.any(mask, axis=-1)), mask

@@ -2,8 +2,10 @@
 
 from keras import ops
 
+from keras_attention.typing import Tensor
 
-def sample_by_inversion(probabilities, uniform):
+
+def sample_by_inversion(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """Sample from unnormalised probabilities by inverting their cumulative sum.
 
     The result is the first index whose cumulative share of the sum exceeds `uniform`.

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -192,11 +192,7 @@ class Beam:
         positions: int | Tensor | None = None,
     ) -> None:
         max_length = check_positive_integer("max_length", max_length)
-        beam_size = check_positive_integer("beam_size", beam_size)
-        if beam_size > MAX_BEAM_SIZE:
-            raise ValueError(
-                f"beam_size must be at most {MAX_BEAM_SIZE}. Received: {beam_size}"
-            )
+        beam_size = check_positive_integer("beam_size", beam_size, most=MAX_BEAM_SIZE)
         self.groups = Groups(beam_size, beam_groups, diversity_penalty)
         self.ranking = Ranking(
             max_length,
@@ -219,7 +215,8 @@ class Beam:
             positions=self.positions,
         )
         self.state = repeat_for_hypotheses(state, beam_size)
-        self.start, self.end = start, end
+        # Integers of NumPy would have 64 bits. `constrain` has checked both.
+        self.start, self.end = int(start), int(end)
         self.max_length, self.beam_size = max_length, beam_size
         check_boolean("early_stopping", early_stopping)
         self.early_stopping = early_stopping
@@ -254,7 +251,7 @@ class Beam:
         others = {name: carry[name] for name in first}
         return {**where_rows(rows, first, others), "history": carry["history"]}
 
-    def _first(self):
+    def _first(self) -> Tensors:
         """Return the parts of the first carry that need no call of the step."""
         batch, beam_size = batch_of(self.state), self.beam_size
         # At the start, the hypotheses are equal: only the first of each group exists.
@@ -285,7 +282,7 @@ class Beam:
             },
         }
 
-    def _done(self, carry):
+    def _done(self, carry: Nested) -> Tensor:
         """Return whether each row is done, `(B,)`, with all its groups."""
         # No score can exceed `bound`: log-probabilities never increase, the divisor is
         # largest at `max_length`, and coverage adds at most zero.
@@ -296,7 +293,7 @@ class Beam:
         settled = ops.all(ops.logical_or(settled, self._stopped(carry)), axis=1)
         return ops.logical_or(settled, carry["t"] >= self.limit)
 
-    def _stopped(self, carry):
+    def _stopped(self, carry: Nested) -> Tensor:
         """Return whether early stopping has ended each group, `(B, beam_groups)`."""
         last = self.groups.last(carry["finished"]["log_probs"])
         return ops.logical_and(is_possible(last), self.early_stopping)
@@ -313,7 +310,7 @@ class Beam:
         The loop also ends when any row, active or not, has `max_length` tokens.
         """
 
-        def proceed(carry):
+        def proceed(carry: Nested) -> Tensor:
             waiting = ops.logical_not(carry["done"])
             if active is not None:
                 waiting = ops.logical_and(waiting, active)
@@ -331,7 +328,7 @@ class Beam:
         split = functools.partial(split_hypotheses, size=self.beam_size)
         return _with_state(carry, split)
 
-    def _next(self, carry):
+    def _next(self, carry: Nested) -> Nested:
         """Return the carry after one more step.
 
         The state of both is `(B * K, ...)`, as the layers of a step join these axes.
@@ -378,10 +375,11 @@ class Beam:
         after = self._limited(carry, after)
         return {**after, "done": self._done(after)}
 
-    def _expanded(self, beam, carry):
+    def _expanded(self, beam: Nested, carry: Nested) -> Nested:
         """Return the next beam and the finished hypotheses, group by group."""
         stopped = self._stopped(carry)
-        counts, found = [], []
+        counts: list[Tensor] = []
+        found = []
         for group in range(self.groups.count):
             own = self.groups.select(group, beam)
             penalty = self.groups.diversity_penalty * sum(counts) if counts else None
@@ -397,7 +395,9 @@ class Beam:
             found.append((next_beam, finished))
         return functools.reduce(concatenate, found)
 
-    def _finished(self, continuations, ended, finished, t):
+    def _finished(
+        self, continuations: Nested, ended: Tensor, finished: Nested, t: Any
+    ) -> Nested:
         """Return the best finished hypotheses of a group, old ones and new ones."""
         divisor = self.ranking.length_divisor(t + 1)
         parents = continuations["parents"]
@@ -413,13 +413,13 @@ class Beam:
         _, best = ops.top_k(finished["scores"], self.groups.size)
         return take_rows(finished, best)
 
-    def _limited(self, before, after):
+    def _limited(self, before: Nested, after: Nested) -> Nested:
         """Return the carry after a step; rows at their limit keep their hypotheses."""
         if isinstance(self.limit, int) or is_one(before["done"].shape[0]):
             # The loop ends at the limit, for all rows.
             return after
 
-        def kept(carry):
+        def kept(carry: Nested) -> Nested:
             return carry["finished"], carry["coverage"], carry["alive"]["log_probs"]
 
         below_limit = before["t"] < self.limit
@@ -429,7 +429,7 @@ class Beam:
         alive = {**after["alive"], "log_probs": log_probs}
         return {**after, "alive": alive, "finished": finished, "coverage": coverage}
 
-    def _best_of_all(self, carry):
+    def _best_of_all(self, carry: Nested) -> Nested:
         """Return the best hypotheses of each group, the best of the row first.
 
         Finished ones come first. Where there are too few, the others have the
@@ -473,7 +473,7 @@ class Beam:
 
         history, steps = carry["history"], ops.arange(self.max_length, dtype="int32")
 
-        def trace(slots, step):
+        def trace(slots: Nested, step: Nested) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             before = step["t"] < chosen["steps"]
             parents = ops.where(before, take_rows(step["parents"], slots), slots)
             return parents, (slots, parents)
@@ -506,7 +506,7 @@ class Beam:
         }
 
 
-def _with_state(carry, function):
+def _with_state(carry: Nested, function: Callable[[Nested], Nested]) -> Nested:
     """Return a carry whose state is what a function makes of it."""
     alive = {**carry["alive"], "state": function(carry["alive"]["state"])}
     return {**carry, "alive": alive}

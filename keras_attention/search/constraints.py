@@ -9,13 +9,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.backends import take, traces_for_litert
+from keras_attention import backends
+from keras_attention.backends import mark, take
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.ops.precision import at_most
 from keras_attention.search.nested_tensors import check_rows
-from keras_attention.sizes import join_axes
 from keras_attention.typing import Nested, Tensor, Tensors
-from keras_attention.validation import check_positive_integer, values_of
+from keras_attention.validation import check_positive_integer, check_tensor, values_of
 
 # Less than IMPOSSIBLE, so that a search prefers impossible tokens to forbidden ones.
 FORBIDDEN = 2 * IMPOSSIBLE
@@ -209,6 +209,7 @@ class MinLength(Constraint):
 
     def __init__(self, min_length: int | Tensor) -> None:
         if hasattr(min_length, "shape") and len(min_length.shape):
+            check_tensor("min_length", min_length)
             dtype = ops.dtype(min_length)
             if "int" not in dtype or len(min_length.shape) != 1:
                 raise ValueError(
@@ -286,6 +287,125 @@ class NoRepeatNgrams(Constraint):
         return self.forbid(log_probs, mark(followers, follows, size)), tokens
 
 
+class NoLoops(Constraint):
+    """Loop blocking: no n-gram follows itself more than a number of times.
+
+    A loop of one token is 7 7 7 7 7, and one of two tokens 7 8 7 8 7 8 7 8 7 8. Other
+    repetitions are allowed, unlike with `NoRepeatNgrams`.
+
+    Args:
+        n: Positive integer, maximum number of tokens of an n-gram.
+        times: Positive integer, how often an n-gram may occur in a row.
+
+    Raises:
+        ValueError: If `n` or `times` is not a positive integer.
+    """
+
+    def __init__(self, n: int = 4, times: int = 4) -> None:
+        self.n = check_positive_integer("n of NoLoops", n)
+        self.times = check_positive_integer("times of NoLoops", times)
+
+    def begin(self, search: SearchSettings) -> Nested:
+        # The newest token comes last; -1 stands for tokens that do not exist yet.
+        shape = search.batch_size, self.n * (self.times + 1) - 1
+        return ops.full(shape, -1, dtype="int32")
+
+    def mask(
+        self, log_probs: Tensor, state: Nested, step: SearchStep
+    ) -> tuple[Tensor, Nested]:
+        # The start is not part of the hypothesis.
+        newest = ops.where(step.length == 0, -1, step.token_ids)[..., None]
+        tokens = ops.concatenate([state[..., 1:], newest], axis=-1)
+        length = tokens.shape[-1]
+        repeated = []
+        for n in range(1, self.n + 1):
+            # The next token would complete n * times equal pairs at this distance.
+            begin = length - (n * (self.times + 1) - 1)
+            later, earlier = tokens[..., begin + n :], tokens[..., begin:-n]
+            equal = ops.logical_and(later == earlier, later >= 0)
+            repeated.append(ops.all(equal, axis=-1, keepdims=True))
+        # In the order of their distance, the nearest first.
+        candidates = ops.flip(tokens[..., length - self.n :], axis=-1)
+        where = ops.concatenate(repeated, axis=-1)
+        return forbid_tokens(log_probs, candidates, where), tokens
+
+
+class ExactlyOnce(Constraint):
+    """Tokens that a hypothesis contains exactly once, or not at all.
+
+    No hypothesis ends before it has all required tokens, unless `max_length` or `limit`
+    leave no room for them.
+
+    Args:
+        token_ids: List of M different tokens.
+        required: Booleans `(B, M)`: which of them the hypotheses of each row contain;
+            the others do not occur in them.
+
+    Raises:
+        ValueError: If a token is not an integer, or occurs twice, or, in the search, is
+            not in the vocabulary or is `end`; or if `required` has another shape.
+    """
+
+    def __init__(self, token_ids: Iterable[int], required: Tensor) -> None:
+        self.token_ids = as_integers("token_ids of ExactlyOnce", token_ids)
+        if len(set(self.token_ids)) < len(self.token_ids):
+            raise ValueError(
+                "token_ids of ExactlyOnce must be different. "
+                f"Received: {list(self.token_ids)}"
+            )
+        self.required = ops.convert_to_tensor(required, dtype="bool")
+        shape = tuple(self.required.shape)
+        if len(shape) != 2 or shape[1] not in (None, len(self.token_ids)):
+            raise ValueError(
+                "required of ExactlyOnce must have the shape (batch, tokens), for "
+                f"{len(self.token_ids)} tokens. Received: {shape}"
+            )
+
+    def begin(self, search: SearchSettings) -> Nested:
+        check_rows("required of ExactlyOnce", self.required, search.batch_size)
+        if search.end in self.token_ids:
+            raise ValueError(
+                f"token_ids of ExactlyOnce must not contain end, {search.end}"
+            )
+        return self.required
+
+    def mask(
+        self, log_probs: Tensor, state: Nested, step: SearchStep
+    ) -> tuple[Tensor, Nested]:
+        size = log_probs.shape[-1]
+        unknown = [token for token in self.token_ids if not 0 <= token < size]
+        if unknown:
+            raise ValueError(
+                f"token_ids of ExactlyOnce must lie between 0 and {size - 1}. "
+                f"Received: {unknown}"
+            )
+        tokens = ops.convert_to_tensor(self.token_ids, dtype="int32")
+        waiting = ops.logical_and(state, step.token_ids[..., None] != tokens)
+        count = ops.sum(ops.cast(waiting, "int32"), axis=-1, keepdims=True)
+        # The rest of the hypothesis has room for the waiting tokens and `end` alone.
+        is_full = (count > 0) & (step.remaining[..., None] <= count + 1)
+        # The end and the tokens that do not wait, and all others of a full hypothesis.
+        ends = ops.broadcast_to(step.end, ops.shape(count))
+        ours = ops.broadcast_to(tokens, ops.shape(waiting))
+        forbidden = ops.concatenate([count > 0, ops.logical_not(waiting)], axis=-1)
+        candidates = ops.concatenate([ends, ours], axis=-1)
+        if backends.traces_for_litert():
+            # LiteRT adds faster than it selects. The sums are exact, because a waiting
+            # token of a full hypothesis gets minus and plus the same.
+            penalties = ops.where(forbidden, FORBIDDEN, 0.0)
+            of_full = ops.where(is_full, FORBIDDEN, 0.0)
+            kept = ops.where(ops.logical_and(is_full, waiting), -FORBIDDEN, 0.0)
+            kept = ops.concatenate([ops.zeros_like(of_full), kept], axis=-1)
+            offsets = (
+                backends.scatter_tokens(candidates, penalties + kept, size) + of_full
+            )
+            return log_probs + offsets, waiting
+        others = np.ones(size, bool)
+        others[list(self.token_ids)] = False
+        log_probs = self.forbid(log_probs, ops.logical_and(is_full, others))
+        return forbid_tokens(log_probs, candidates, forbidden), waiting
+
+
 class Prefix(Constraint):
     """Fixed first tokens of all hypotheses of a row.
 
@@ -304,8 +424,10 @@ class Prefix(Constraint):
 
     def __init__(self, token_ids: Tensor) -> None:
         # Keras on JAX may turn a list of integers into floats.
-        if not hasattr(token_ids, "dtype"):
+        # A layer of Keras has a dtype, too.
+        if not hasattr(token_ids, "shape"):
             token_ids = _as_array(token_ids)
+        check_tensor("token_ids of Prefix", token_ids)
         dtype = keras.backend.standardize_dtype(token_ids.dtype)
         values = values_of(token_ids)
         self.token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
@@ -350,10 +472,12 @@ class Prefix(Constraint):
         return ops.where(forced < 0, log_probs, only), state
 
 
-def _as_array(token_ids):
+def _as_array(token_ids: Any) -> np.ndarray:
     """Return a prefix as an array; `ValueError` if its rows differ in length."""
     try:
-        return np.asarray(token_ids)
+        found = np.asarray(token_ids)
+        check_tensor("token_ids of Prefix", found)
+        return found
     except ValueError:
         raise ValueError(
             "token_ids of Prefix must have the shape (batch, tokens), where negative "
@@ -361,7 +485,7 @@ def _as_array(token_ids):
         ) from None
 
 
-def as_integer(name, value):
+def as_integer(name: str, value: Any) -> int:
     """Return an integer of any type as `int`; `ValueError` if it is none."""
     try:
         return operator.index(value)
@@ -369,7 +493,7 @@ def as_integer(name, value):
         raise ValueError(f"{name} must be an integer. Received: {value!r}") from None
 
 
-def as_integers(name, token_ids):
+def as_integers(name: str, token_ids: Any) -> tuple[int, ...]:
     """Return a list or a tensor of tokens as a tuple of `int`.
 
     On JAX, the elements of a tensor have no known value inside a loop.
@@ -386,7 +510,7 @@ def as_integers(name, token_ids):
     return tuple(as_integer(f"every token in {name}", token) for token in values)
 
 
-def _followers(tokens, n):
+def _followers(tokens: np.ndarray, n: int) -> tuple[Tensor, Tensor]:
     """Return the last token of each n-gram, and whether it would repeat that n-gram.
 
     Args:
@@ -405,33 +529,9 @@ def _followers(tokens, n):
     return followers, follows
 
 
-def mark(token_ids, where, size):
-    """Return a mask of the vocabulary, `(B, K, size)`, with some tokens marked.
+def forbid_tokens(log_probs: Tensor, token_ids: Tensor, where: Tensor) -> Tensor:
+    """Return log-probabilities `(B, K, N)` with tokens forbidden where a mask is true.
 
-    Args:
-        token_ids: Tokens `(B, K, M)`.
-        where: Which of them are marked, `(B, K, M)`.
-        size: Size of the vocabulary.
+    The tokens and the mask are `(B, K, M)`.
     """
-    batch, beam_size, _ = ops.shape(token_ids)
-    rows = batch * beam_size
-    firsts = size * ops.arange(rows, dtype="int32")[:, None]
-    where, token_ids = join_axes(where), join_axes(token_ids)
-    if traces_for_litert():
-        # LiteRT takes long to cut off a last place. Its sums need none.
-        places = firsts + ops.where(where, token_ids, 0)
-        counts = ops.scatter(
-            ops.reshape(places, (-1, 1)),
-            ops.reshape(ops.cast(where, "float32"), (-1,)),
-            (rows * size,),
-        )
-        return ops.reshape(counts > 0, (batch, beam_size, size))
-    # The last place collects the tokens that are not marked.
-    places = ops.where(where, token_ids + firsts, rows * size)
-    places = ops.reshape(places, (-1, 1))
-    found = ops.scatter_update(
-        ops.zeros((rows * size + 1,), dtype="bool"),
-        places,
-        ops.ones_like(places[:, 0], dtype="bool"),
-    )
-    return ops.reshape(found[:-1], (batch, beam_size, size))
+    return backends.forbid_tokens(log_probs, token_ids, where, FORBIDDEN)

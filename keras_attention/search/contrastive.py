@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from keras import ops, tree
 
@@ -92,10 +93,10 @@ def contrastive_search(
     options = {"start": start, "end": end, "max_length": max_length}
     step, state = constrain(step, state, constraints, limit=limit, **options)
     lookahead = _Lookahead(step, hidden, max_length)
-    first = lookahead.begin(repeat_for_hypotheses(state, 1), start)
+    first = lookahead.begin(repeat_for_hypotheses(state, 1), int(start))
     size = min(top_k, first["log_probs"].shape[-1])
 
-    def extend(token_ids, ahead, t):
+    def extend(token_ids: Tensor, ahead: Nested, t: Any) -> tuple[Nested, Nested]:
         log_probs, candidates = ops.top_k(ahead["log_probs"][:, 0], size)
         candidates = ops.cast(candidates, "int32")
         after = lookahead.after(candidates, ahead["state"])
@@ -128,10 +129,12 @@ class _Lookahead:
         hidden, max_length: As for `contrastive_search`.
     """
 
-    def __init__(self, step, hidden, max_length):
+    def __init__(
+        self, step: Step, hidden: Callable[[Nested], Tensor], max_length: int
+    ) -> None:
         self.step, self.hidden, self.max_length = step, hidden, max_length
 
-    def begin(self, state, start):
+    def begin(self, state: Nested, start: int) -> Tensors:
         """Return the results after the start token, and the hidden states so far."""
         # This step checks the start token before the model receives it.
         weights_shape(self.step, state)
@@ -141,7 +144,7 @@ class _Lookahead:
         zeros = ops.zeros((self.max_length + 1, *ops.shape(hidden)), dtype="float32")
         return {**after, "past": write(zeros, 0, hidden)}
 
-    def after(self, token_ids, state):
+    def after(self, token_ids: Tensor, state: Nested) -> Tensors:
         """Return the results after candidates `(B, K)` of one hypothesis."""
         size = token_ids.shape[1]
         state = tree.map_structure(lambda x: ops.repeat(x, size, axis=1), state)
@@ -156,13 +159,13 @@ class _Lookahead:
         }
 
 
-def _normalized(x):
+def _normalized(x: Tensor) -> Tensor:
     """Return vectors divided by their norms; zeros stay zeros."""
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
     return x * ops.rsqrt(ops.maximum(squares, 1e-24))
 
 
-def _largest_cosine(hidden, past, t):
+def _largest_cosine(hidden: Tensor, past: Tensor, t: Any) -> Tensor:
     """Return the largest cosine similarity with the past, `(B, K)`; 1 for NaN.
 
     Args:

@@ -2,13 +2,14 @@
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from keras import ops
 
 from keras_attention.ops.log_probs import IMPOSSIBLE, is_impossible
 from keras_attention.search.step import call_step
-from keras_attention.typing import Step
+from keras_attention.typing import Nested, Step, Tensor
 from keras_attention.validation import check_choice
 
 
@@ -69,7 +70,7 @@ def ensemble_step(
         raise ValueError("steps must hold at least one step. Received: []")
     shares = _shares([1.0] * len(steps) if weights is None else weights, len(steps))
 
-    def step(token_ids, state):
+    def step(token_ids: Tensor, state: Nested) -> tuple[Tensor, Nested, Tensor]:
         if len(state) != len(steps):
             raise ValueError(
                 f"state must be a list of {len(steps)} states, one for each step. "
@@ -79,7 +80,7 @@ def ensemble_step(
             call_step(one, token_ids, own)
             for one, own in zip(steps, state, strict=True)
         ]
-        log_probs, states, attention = zip(*results, strict=True)
+        log_probs, states, attention = map(list, zip(*results, strict=True))
         for name, found in (("vocabulary", log_probs), ("positions", attention)):
             sizes = [x.shape[-1] for x in found]
             if len({size for size in sizes if size is not None}) > 1:
@@ -93,13 +94,13 @@ def ensemble_step(
             for share, x in zip(shares, attention, strict=True)
         ]
         # A loop needs the structure that it started with, a tuple or a list.
-        states = states if isinstance(state, tuple) else list(states)
-        return mean(log_probs, shares), states, sum(attention)
+        joint_state = tuple(states) if isinstance(state, tuple) else states
+        return mean(log_probs, shares), joint_state, sum(attention)
 
     return step
 
 
-def _shares(weights, count):
+def _shares(weights: Any, count: int) -> list[float]:
     """Return weights divided by their sum; `ValueError` if they are not positive."""
     try:
         weights = list(weights)
@@ -115,7 +116,7 @@ def _shares(weights, count):
     return [float(weight) / sum(weights) for weight in weights]
 
 
-def _arithmetic(log_probs, shares):
+def _arithmetic(log_probs: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
     # It is finite if all are minus infinity, whose difference would be NaN. NaN itself
     # is kept, and the search reports it.
     largest = functools.reduce(ops.maximum, log_probs, IMPOSSIBLE)
@@ -123,7 +124,7 @@ def _arithmetic(log_probs, shares):
     return largest + ops.log(sum(share * ops.exp(x - largest) for share, x in pairs))
 
 
-def _geometric(log_probs, shares):
+def _geometric(log_probs: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
     log_probs = [ops.where(is_impossible(x), -math.inf, x) for x in log_probs]
     joint = sum(share * x for share, x in zip(shares, log_probs, strict=True))
     numbers = ops.where(joint < math.inf, joint, -math.inf)

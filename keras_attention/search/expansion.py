@@ -3,16 +3,24 @@
 Shapes: B rows, K hypotheses of a group, M continuations, N vocabulary size.
 """
 
+from collections.abc import Iterable
+
 from keras import ops
 
+from keras_attention.backends import index_range, mark
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.log_probs import IMPOSSIBLE, is_possible
-from keras_attention.search.constraints import FORBIDDEN, mark
+from keras_attention.search.constraints import FORBIDDEN, Constraint
 from keras_attention.search.top_k import top_k_of_sums
-from keras_attention.sizes import index_range
+from keras_attention.typing import Nested, Tensor, Tensors
 
 
-def best_continuations(unnormalized_scores, log_probs, progress=None, penalty=None):
+def best_continuations(
+    unnormalized_scores: Tensor,
+    log_probs: Tensor,
+    progress: Tensor | None = None,
+    penalty: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the best continuations, `(B, M)`, best first.
 
     M is at most 2 K, so that a full beam remains even if the K best continuations end.
@@ -35,18 +43,20 @@ def best_continuations(unnormalized_scores, log_probs, progress=None, penalty=No
     penalized = log_probs if penalty is None else log_probs - penalty[:, None]
     if progress is not None:
         totals = unnormalized_scores[..., None] + penalized
-        found = _allocate_by_progress(totals, progress)
+        values, parents, token_ids = _allocate_by_progress(totals, progress)
     else:
         count = min(2 * beam_size, beam_size * size)
-        *found, terms = top_k_of_sums(unnormalized_scores, penalized, count)
+        best = top_k_of_sums(unnormalized_scores, penalized, count)
         if penalty is None:
-            return *found, terms
-    values, parents, token_ids = found
+            return best
+        values, parents, token_ids, _ = best
     flat = ops.reshape(log_probs, (-1, beam_size * size))
     return values, parents, token_ids, take_rows(flat, parents * size + token_ids)
 
 
-def _allocate_by_progress(totals, progress):
+def _allocate_by_progress(
+    totals: Tensor, progress: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the best continuation for every progress, then the second best, etc."""
     beam_size, size = totals.shape[1:]
     wanted = progress["token_ids"]
@@ -91,7 +101,15 @@ def _allocate_by_progress(totals, progress):
     return found["values"], found["parents"], found["token_ids"]
 
 
-def expand(alive, log_probs, unnormalized_scores, *, end, progress=None, penalty=None):
+def expand(
+    alive: Nested,
+    log_probs: Tensor,
+    unnormalized_scores: Tensor,
+    *,
+    end: int,
+    progress: Tensor | None = None,
+    penalty: Tensor | None = None,
+) -> tuple[Tensors, Nested]:
     """Return the continuations of a beam, and those that form the next beam.
 
     Args:
@@ -135,7 +153,7 @@ def expand(alive, log_probs, unnormalized_scores, *, end, progress=None, penalty
     return found, next_beam
 
 
-def progress_of(constraints, state):
+def progress_of(constraints: Iterable[Constraint], state: Nested) -> Tensor | None:
     """Return the progress of hypotheses; `None` if no constraint has one.
 
     Args:
@@ -153,7 +171,7 @@ def progress_of(constraints, state):
     return found[0] if found else None
 
 
-def last_token_counts(beam, size):
+def last_token_counts(beam: Nested, size: int) -> Tensor:
     """Return the number of hypotheses of a beam that end in each token, `(B, size)`."""
     exists = ops.cast(is_possible(beam["log_probs"]), "float32")
     chosen = ops.one_hot(beam["token_ids"], size, dtype="float32")

@@ -1,13 +1,26 @@
 """The loop of searches whose hypotheses are independent of each other."""
 
+from collections.abc import Callable
+from typing import Any
+
 from keras import ops
 
 from keras_attention.ops.log_probs import IMPOSSIBLE, is_possible
 from keras_attention.ops.masks import where_rows
 from keras_attention.search.nested_tensors import batch_of, write
+from keras_attention.typing import Nested, Shape, Tensor, Tensors
 
 
-def search_independently(extend, state, shape, *, start, end, max_length, limit):
+def search_independently(
+    extend: Callable[..., Any],
+    state: Nested,
+    shape: Shape,
+    *,
+    start: int,
+    end: int,
+    max_length: int,
+    limit: Any,
+) -> Tensors:
     """Extend the hypotheses of every row, independently, until all have ended.
 
     Args:
@@ -24,12 +37,14 @@ def search_independently(extend, state, shape, *, start, end, max_length, limit)
     Returns:
         Dict of tensors, as of `beam_search`, in the order of the hypotheses.
     """
+    # Integers of NumPy would have 64 bits.
+    start, end = int(start), int(end)
     batch, size = batch_of(state), shape[1]
 
-    def proceed(t, alive, found):
+    def proceed(t: Any, alive: Nested, found: Nested) -> Tensor:
         return ops.logical_and(t < max_length, ops.logical_not(ops.all(alive["done"])))
 
-    def body(t, alive, found):
+    def body(t: Any, alive: Nested, found: Nested) -> tuple[Tensor, Nested, Nested]:
         extension, state = extend(alive["token_ids"], alive["state"], t)
         alive, entry = _extended(alive, extension, end)
         if not isinstance(limit, int):
@@ -56,7 +71,7 @@ def search_independently(extend, state, shape, *, start, end, max_length, limit)
     return _result(alive, found, end)
 
 
-def _extended(alive, extension, end):
+def _extended(alive: Nested, extension: Nested, end: int) -> tuple[Nested, Nested]:
     """Return the hypotheses with one more token, and the entry of the history."""
     token_ids, token_log_probs = extension["token_ids"], extension["log_probs"]
     running = ops.logical_not(alive["done"])
@@ -78,12 +93,12 @@ def _extended(alive, extension, end):
     return alive, entry
 
 
-def _result(alive, found, end):
+def _result(alive: Nested, found: Nested, end: int) -> Tensors:
     """Return the result of a search; hypotheses that do not exist are empty."""
     exists = alive["exists"]
     total = ops.where(exists, ops.sum(found["log_probs"], axis=0), IMPOSSIBLE)
 
-    def existing(x, otherwise):
+    def existing(x: Tensor, otherwise: Tensor) -> Tensor:
         return where_rows(exists, ops.moveaxis(x, 0, 2), otherwise)
 
     return {

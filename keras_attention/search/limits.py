@@ -1,17 +1,20 @@
 """Maximum number of tokens for each row of a search."""
 
+from typing import Any
+
 import numpy as np
 from keras import ops
 
 from keras_attention.search.nested_tensors import check_rows
+from keras_attention.typing import Tensor
 from keras_attention.validation import values_of
 
 
-def check_limit(limit):
+def check_limit(limit: Any) -> None:
     """Raise `ValueError` if a known limit is not a positive integer."""
     values = values_of(limit)
     try:
-        valid = values is None or np.all((values >= 1) & (values % 1 == 0))
+        valid = values is None or bool(np.all((values >= 1) & (values % 1 == 0)))
     except TypeError:
         # It holds something other than numbers, such as strings.
         valid = False
@@ -19,7 +22,7 @@ def check_limit(limit):
         raise ValueError(f"limit must be a positive integer. Received: {limit!r}")
 
 
-def checked_limit(limit, max_length, batch_size):
+def checked_limit(limit: Any, max_length: int, batch_size: int) -> Tensor:
     """Return a limit as int32, `()` or `(B,)`; `max_length` if it is `None`.
 
     Raises:

@@ -1,11 +1,13 @@
 """Lexical constraints: phrases that every hypothesis contains."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_attention.backends import index_range, mark
 from keras_attention.search.constraints import (
     FORBIDDEN,
     Constraint,
@@ -13,12 +15,11 @@ from keras_attention.search.constraints import (
     SearchStep,
     as_integer,
     as_integers,
-    mark,
 )
 from keras_attention.search.nested_tensors import check_rows
-from keras_attention.sizes import at_least_one, index_range
+from keras_attention.sizes import at_least_one
 from keras_attention.typing import Nested, Tensor, Tensors
-from keras_attention.validation import values_of
+from keras_attention.validation import as_tensor, check_rank, check_tensor, values_of
 
 
 class RequiredPhrases(Constraint):
@@ -102,6 +103,8 @@ class RequiredPhrases(Constraint):
         self.token_ids, self.lengths = phrases.token_ids, phrases.lengths
         self.not_followed_by = as_integers("not_followed_by", not_followed_by)
         if begins_at is not None:
+            begins_at = as_tensor("begins_at", begins_at)
+            check_rank("begins_at", begins_at.shape, (2,), "(batch, phrases)")
             begins_at = at_least_one(ops.cast(begins_at, "int32") + 1, axis=1) - 1
         self.begins_at = begins_at
 
@@ -210,7 +213,7 @@ class RequiredPhrases(Constraint):
             "after_others": met,
         }
 
-    def _matches(self, state):
+    def _matches(self, state: Nested) -> Tensor:
         """Return the length of the match that each token of a phrase would complete.
 
         Returns:
@@ -224,7 +227,7 @@ class RequiredPhrases(Constraint):
         sizes = index_range(ops.shape(begun)[-1]) + 1
         return ops.where(begun & missing, sizes, 0)
 
-    def _wanted(self, state):
+    def _wanted(self, state: Nested) -> tuple[Tensor, Tensor]:
         """Return tokens that continue the longest matches of phrases, `(B, K, C)`.
 
         The second result is the length of the match after each of them, 0 for none.
@@ -302,9 +305,11 @@ class _Phrases:
         is_last: Whether each token is the last of its phrase, `(B, C, P)`.
     """
 
-    def __init__(self, name, token_ids):
-        if not hasattr(token_ids, "dtype"):
+    def __init__(self, name: str, token_ids: Any) -> None:
+        # A layer of Keras has a dtype, too.
+        if not hasattr(token_ids, "shape"):
             token_ids = _padded(name, token_ids)
+        check_tensor(f"token_ids of {name}", token_ids)
         dtype = keras.backend.standardize_dtype(token_ids.dtype)
         shape = tuple(token_ids.shape)
         if len(shape) != 3 or "int" not in dtype:
@@ -329,7 +334,7 @@ class _Phrases:
                     f"tokens of a phrase. Received: {self.values.tolist()}"
                 )
 
-    def advance(self, active, step):
+    def advance(self, active: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """Return the matches after the last token, and which phrases it completes.
 
         This is the Shift-And algorithm for string matching: every prefix of a phrase
@@ -345,7 +350,7 @@ class _Phrases:
         active = _shifted(active) & (self.token_ids[:, None] == newest)
         return active, ops.any(active & self.is_last[:, None], axis=-1)
 
-    def check_tokens(self, size, others=()):
+    def check_tokens(self, size: int, others: Iterable[int] = ()) -> None:
         """Raise `ValueError` for a token outside of a vocabulary of this size."""
         phrases = [] if self.values is None else self.values.flatten().tolist()
         unknown = [token for token in phrases if token >= size]
@@ -357,18 +362,18 @@ class _Phrases:
             )
 
 
-def _shifted(active):
+def _shifted(active: Tensor) -> Tensor:
     """Return whether each token of a phrase would extend a match; a first one does."""
     return ops.concatenate([ops.ones_like(active[..., :1]), active[..., :-1]], axis=-1)
 
 
-def _flat(x):
+def _flat(x: Tensor) -> Tensor:
     """Reshape `(B, K, C, P)` to `(B, K, C * P)`."""
     *leading, phrases, tokens = ops.shape(x)
     return ops.reshape(x, (*leading, phrases * tokens))
 
 
-def _padded(name, rows):
+def _padded(name: str, rows: Any) -> np.ndarray:
     """Return nested lists of phrases as an array `(B, C, P)`, padded with -1."""
     try:
         rows = [[list(phrase) for phrase in phrases] for phrases in rows]

@@ -121,9 +121,11 @@ class BeamSearchQueue:
         (count,) = counts
         if not count:
             beam = self._beam(rows)
-            found = beam.hypotheses(beam.begin())
-            return tree.map_structure(ops.convert_to_numpy, found)
-        queue, found = iter(range(count)), [None] * count
+            return tree.map_structure(
+                ops.convert_to_numpy, beam.hypotheses(beam.begin())
+            )
+        queue = iter(range(count))
+        hypotheses: list[Any] = [None] * count
         # Row of the list that is searched at each place; -1 for none.
         places = np.full(self.batch_size, -1)
         free, carry, unfinished_rows = places < 0, None, count
@@ -146,20 +148,26 @@ class BeamSearchQueue:
             for place in np.flatnonzero(free & active):
                 # Copies: a view would keep the results of the whole batch in memory.
                 own = {name: x[place].copy() for name, x in results.items()}
-                found[places[place]] = own
+                hypotheses[places[place]] = own
                 unfinished_rows -= 1
-        return {name: np.stack([x[name] for x in found]) for name in found[0]}
+        return {name: np.stack([x[name] for x in hypotheses]) for name in hypotheses[0]}
 
-    def _beam(self, rows):
+    def _beam(self, rows: Nested) -> Beam:
         options = {**self.options, **rows}
         memory, state = options.pop("memory"), options.pop("state")
-        constraints = self.constraints
-        if callable(constraints):
-            constraints = constraints(memory)
+        given = self.constraints
+        constraints = given(memory) if callable(given) else given
         step = self.make_step(memory)
         return Beam(step, state, constraints=constraints, **options)
 
-    def _round(self, rows, carry, fresh, active, unfinished):
+    def _round(
+        self,
+        rows: Nested,
+        carry: Nested,
+        fresh: Nested,
+        active: Tensor,
+        unfinished: int,
+    ) -> tuple[Nested, Tensor, Tensors]:
         beam = self._beam(rows)
         carry = beam.restart(carry, fresh)
         carry = beam.run(carry, active=active, unfinished=unfinished)

@@ -1,6 +1,7 @@
 """Scores by which beam search ranks hypotheses."""
 
 import numbers
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -8,6 +9,7 @@ from keras import ops
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.log_probs import is_possible
 from keras_attention.search.nested_tensors import check_rows
+from keras_attention.typing import Nested, Tensor
 from keras_attention.validation import (
     check_choice,
     check_mask,
@@ -30,12 +32,12 @@ class Ranking:
 
     def __init__(
         self,
-        max_length,
-        length_penalty,
-        length_penalty_form,
-        coverage_penalty,
-        coverage_mask,
-    ):
+        max_length: int,
+        length_penalty: float,
+        length_penalty_form: str,
+        coverage_penalty: float,
+        coverage_mask: Tensor | None,
+    ) -> None:
         check_not_negative("length_penalty", length_penalty)
         check_not_negative("coverage_penalty", coverage_penalty)
         check_choice("length_penalty_form", length_penalty_form, ("power", "gnmt"))
@@ -51,7 +53,9 @@ class Ranking:
             coverage_mask = ops.convert_to_tensor(coverage_mask)
         self.coverage_mask = coverage_mask
 
-    def unnormalized_scores(self, log_probs, coverage, length):
+    def unnormalized_scores(
+        self, log_probs: Tensor, coverage: Tensor, length: Any
+    ) -> Tensor:
         """Return scores before the division by the length penalty, `(B, K)`.
 
         They rank hypotheses of the same length. Without a coverage penalty, they are
@@ -73,7 +77,7 @@ class Ranking:
         penalty = self.coverage_penalty * ops.sum(logs, axis=-1)
         return log_probs + self.length_divisor(length) * penalty
 
-    def length_divisor(self, length):
+    def length_divisor(self, length: Any) -> Tensor:
         """Return the divisor of log-probabilities, `(B, 1)` for lengths `(B,)`."""
         if not isinstance(length, numbers.Real):
             length = ops.cast(length, "float32")[:, None]
@@ -81,7 +85,7 @@ class Ranking:
             length = (5 + length) / 6
         return length**self.length_penalty
 
-    def check_coverage_mask(self, positions, batch_size):
+    def check_coverage_mask(self, positions: Any, batch_size: int) -> None:
         """Raise `ValueError` for a mask of another shape, or an additive mask."""
         if self.coverage_mask is None:
             return
@@ -95,7 +99,7 @@ class Ranking:
         check_rows("coverage_mask", self.coverage_mask, batch_size)
         check_mask("coverage_mask", self.coverage_mask, shape)
 
-    def _is_representable(self, length):
+    def _is_representable(self, length: Any) -> bool:
         """Return whether the divisor of this length is finite in float32."""
         try:
             divisor = self.length_divisor(float(length))
@@ -104,7 +108,7 @@ class Ranking:
         return divisor <= float(np.finfo("float32").max)
 
 
-def best_first(pool, count):
+def best_first(pool: Nested, count: Any) -> Nested:
     """Return the best hypotheses: finished, then alive, each sorted by score.
 
     Impossible hypotheses come last.

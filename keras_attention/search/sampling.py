@@ -1,6 +1,8 @@
 """Greedy search and sampling, whose hypotheses are independent of each other."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import keras
 from keras import ops
@@ -15,10 +17,12 @@ from keras_attention.search.step import checks_keywords, constrain, weights_shap
 from keras_attention.search.top_k import argmax
 from keras_attention.typing import Nested, Seed, Step, Tensor, Tensors
 from keras_attention.validation import (
+    MAX_FLOAT32,
     check_fraction,
     check_number,
     check_positions,
     check_positive_integer,
+    check_seed,
 )
 
 # The lowest temperature that is positive in float32 on every backend.
@@ -62,7 +66,7 @@ def greedy_search(
         TypeError: For an unknown or missing keyword argument.
     """
 
-    def most_probable(log_probs, t):
+    def most_probable(log_probs: Tensor, t: Any) -> Tensor:
         return argmax(log_probs)
 
     return _search(
@@ -142,19 +146,21 @@ def sample_search(
     """
     samples = check_positive_integer("samples", samples)
     max_length = check_positive_integer("max_length", max_length)
-    check_number("temperature", temperature, "positive", lambda x: x > 0)
+    most = sys.float_info.max
+    check_number("temperature", temperature, "positive", lambda x: x > 0, most)
     if top_k is not None:
         top_k = check_positive_integer("top_k", top_k)
     if top_p is not None:
         check_number("top_p", top_p, "above 0 and at most 1", lambda x: 0 < x <= 1)
     if min_p is not None:
         check_fraction("min_p", min_p)
-    temperature = max(temperature, MIN_TEMPERATURE)
+    seed = check_seed(seed)
+    temperature = min(max(float(temperature), MIN_TEMPERATURE), MAX_FLOAT32)
     draws = keras.random.uniform(
         (max_length, batch_of(state), samples, 1), dtype="float32", seed=seed
     )
 
-    def draw(log_probs, t):
+    def draw(log_probs: Tensor, t: Any) -> Tensor:
         uniform = ops.take(draws, t, axis=0)
         if top_k is None and top_p is None:
             ratios = without_improbable(ratios_to_best(log_probs))
@@ -169,7 +175,7 @@ def sample_search(
         index = sample_by_inversion(without_improbable(ratios), uniform)[..., None]
         return ops.take_along_axis(token_ids, index, axis=-1)[..., 0]
 
-    def ratios_to_best(log_probs):
+    def ratios_to_best(log_probs: Tensor) -> Tensor:
         # Probabilities divided by that of the most probable token.
         best = ops.max(log_probs, axis=-1, keepdims=True)
         ratios = ops.exp((log_probs - best) / temperature)
@@ -177,7 +183,7 @@ def sample_search(
             ratios = ops.where(is_possible(log_probs), ratios, 0.0)
         return ratios
 
-    def without_improbable(ratios):
+    def without_improbable(ratios: Tensor) -> Tensor:
         # The ratio of the most probable token is 1.
         return ops.where(ratios >= min_p, ratios, 0.0) if min_p else ratios
 
@@ -196,8 +202,17 @@ def sample_search(
 
 
 def _search(
-    step, state, size, choose, *, max_length, limit, constraints, positions, **tokens
-):
+    step: Step,
+    state: Nested,
+    size: int | None,
+    choose: Callable[..., Any],
+    *,
+    max_length: int,
+    limit: Any,
+    constraints: Iterable[Constraint],
+    positions: int | None,
+    **tokens: Any,
+) -> Tensors:
     """Search with `choose(log_probs, t)`, which returns the next tokens `(B, K)`."""
     max_length = check_positive_integer("max_length", max_length)
     positions = check_positions(positions)
@@ -207,7 +222,7 @@ def _search(
     state = repeat_for_hypotheses(state, size)
     shape = weights_shape(step, state, positions)
 
-    def extend(token_ids, state, t):
+    def extend(token_ids: Tensor, state: Nested, t: Any) -> tuple[Nested, Nested]:
         log_probs, state, weights = step(token_ids, state)
         token_ids = ops.cast(choose(log_probs, t), "int32")
         chosen = ops.take_along_axis(log_probs, token_ids[..., None], axis=-1)

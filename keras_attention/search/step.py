@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
-from keras import ops
+from keras import ops, tree
 
 from keras_attention.ops.log_probs import finite_log_probs
 from keras_attention.search.constraints import (
@@ -16,22 +16,23 @@ from keras_attention.search.constraints import (
     as_integer,
 )
 from keras_attention.search.nested_tensors import batch_of
-from keras_attention.validation import may_be_equal
+from keras_attention.typing import Nested, Step, Tensor, Tensors
+from keras_attention.validation import check_tensor, may_be_equal
 
 Search = TypeVar("Search", bound=Callable[..., Any])
 
 
 def constrain(
-    step,
-    state,
-    constraints,
+    step: Step,
+    state: Nested,
+    constraints: Iterable[Constraint],
     *,
-    start,
-    end,
-    max_length,
-    limit=None,
-    positions=None,
-):
+    start: int,
+    end: int,
+    max_length: int,
+    limit: Tensor | None = None,
+    positions: int | None = None,
+) -> tuple[Step, Nested]:
     """Wrap a step function and its state so that tokens obey the constraints.
 
     The first call of the wrapped step raises `ValueError` if `start` or `end` is no
@@ -53,6 +54,8 @@ def constrain(
     limit = max_length if limit is None else limit
     constraints = order_constraints(constraints)
     batch_size = batch_of(state)
+    for x in tree.flatten(state):
+        check_tensor("state", x)
     state = {
         "model": state,
         "length": ops.zeros((batch_size,), dtype="int32"),
@@ -63,7 +66,7 @@ def constrain(
         ],
     }
 
-    def constrained(token_ids, state):
+    def constrained(token_ids: Tensor, state: Nested) -> tuple[Tensor, Nested, Tensor]:
         log_probs, model_state, weights = call_step(step, token_ids, state["model"])
         if positions is not None and not may_be_equal(weights.shape[-1:], (positions,)):
             raise ValueError(
@@ -95,7 +98,7 @@ def constrain(
     return constrained, state
 
 
-def weights_shape(step, state, positions=None):
+def weights_shape(step: Step, state: Nested, positions: int | None = None) -> Any:
     """Return the shape `(B, K, S)` of the weights of a step, as `ops.shape` does.
 
     If S is unknown, this calls the step with token 0, which every embedding table has.
@@ -113,7 +116,7 @@ def weights_shape(step, state, positions=None):
     return (*ops.shape(length), positions)
 
 
-def _check_token(name, token, size):
+def _check_token(name: str, token: Any, size: Any) -> None:
     """Raise `ValueError` for a token outside of a vocabulary of this size."""
     if not 0 <= token < size:
         raise ValueError(
@@ -121,14 +124,20 @@ def _check_token(name, token, size):
         )
 
 
-def order_constraints(constraints):
+def order_constraints(
+    constraints: Iterable[Constraint],
+) -> list[Constraint]:
     """Return a list of constraints in the order in which they apply.
 
     Raises:
         ValueError: If they are not a list of `Constraint` objects.
     """
-    listed = list(constraints) if isinstance(constraints, Iterable) else [None]
-    if not all(isinstance(constraint, Constraint) for constraint in listed):
+    try:
+        listed = list(constraints)
+        valid = all(isinstance(constraint, Constraint) for constraint in listed)
+    except TypeError:
+        valid = False
+    if not valid:
         raise ValueError(
             "constraints must be a list of Constraint objects, such as [Ban([0])]. "
             f"Received: {constraints!r}"
@@ -138,7 +147,9 @@ def order_constraints(constraints):
     return sorted(listed, key=lambda x: (x.overrides, isinstance(x, Prefix)))
 
 
-def call_step(step, token_ids, state):
+def call_step(
+    step: Step, token_ids: Tensor, state: Nested
+) -> tuple[Tensor, Nested, Tensor]:
     """Call a step function, and raise `ValueError` if a result has a wrong shape."""
     outputs = step(token_ids, state)
     count = len(outputs) if isinstance(outputs, (tuple, list)) else 1
@@ -162,7 +173,9 @@ def call_step(step, token_ids, state):
     return outputs
 
 
-def check_keywords(name, keywords, function):
+def check_keywords(
+    name: str, keywords: Iterable[str], function: Callable[..., Any]
+) -> None:
     """Raise `TypeError` for unknown or missing keywords of a search.
 
     Args:
@@ -188,7 +201,7 @@ def checks_keywords(search: Search) -> Search:
     """Decorate a search with `check_keywords`."""
 
     @functools.wraps(search)
-    def checked(step, state, **options):
+    def checked(step: Step, state: Nested, **options: Any) -> Tensors:
         check_keywords(search.__name__, options, search)
         return search(step, state, **options)
 

@@ -1,18 +1,20 @@
 """Top-k of many numbers."""
 
 import math
+from typing import Any
 
 from keras import ops
 
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.precision import at_most
 from keras_attention.sizes import join_axes
+from keras_attention.typing import Tensor
 
 # For fewer numbers, the function of the backend is as fast.
 MIN_SIZE = 4096
 
 
-def argmax(x):
+def argmax(x: Tensor) -> Tensor:
     """Return the first index of the largest number: `(..., N)` to `(...)`, int32.
 
     `keras.ops.argmax` of floats has operations that LiteRT lacks.
@@ -21,7 +23,9 @@ def argmax(x):
     return ops.cast(ops.argmax(ops.cast(x >= most, "int32"), axis=-1), "int32")
 
 
-def top_k_of_sums(offsets, x, k):
+def top_k_of_sums(
+    offsets: Tensor, x: Tensor, k: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Top-k of the sums `offsets[b, i] + x[b, i, n]` of every row b.
 
     It is several times as fast as `keras.ops.top_k` for many numbers. The k largest lie
@@ -71,7 +75,7 @@ def top_k_of_sums(offsets, x, k):
     return values, chunk // per_part, at_most(places, size - 1), terms
 
 
-def _chunk_length(size, count, k):
+def _chunk_length(size: Any, count: Any, k: int) -> int:
     """Return a length with about as many chunks as there are numbers in k chunks.
 
     It divides the size of a part if possible.

@@ -1,5 +1,7 @@
-/** When a model is unsure: the rule of `common/hypotheses.py`. */
+/** When a model is unsure: the rules of `common/confidence.py`. */
 
+import { Confidence } from "./confidence";
+import type { Features } from "./confidence";
 import { isCount } from "./model_file";
 import type { Metadata } from "./model_file";
 import { ModelError } from "./types";
@@ -8,13 +10,33 @@ import { ModelError } from "./types";
 const UNSURE_LEVEL = 0.02;
 const DIGITS = 4;
 
-/** Return a function that marks a result, as the calibration in a file says. */
-export function marker(metadata: Metadata) {
-  const limit = limitOf(metadata.calibration);
-  return <T extends { meanLogProbability: number }>(result: T): T & { unsure?: boolean } =>
-    limit === undefined
-      ? result
-      : { ...result, unsure: Number(result.meanLogProbability.toFixed(DIGITS)) < limit };
+/** What a model says of the quality of a result. */
+export interface Mark {
+  /** Probability that it is usable; absent in files of earlier versions. */
+  confidence?: number;
+  /** Whether it is probably not usable; absent without a calibration. */
+  unsure?: boolean;
+}
+
+/** Marks results as the calibration in a file says. */
+export class Marker {
+  readonly confidence?: Confidence;
+  private readonly limit?: number;
+
+  constructor(metadata: Metadata) {
+    if (metadata.confidence != null) this.confidence = new Confidence(metadata.confidence);
+    this.limit = limitOf(metadata.calibration);
+  }
+
+  /** Return the mark of a result; without features, there was nothing to compute. */
+  mark(meanLogProbability: number, features?: Features): Mark {
+    if (this.confidence) {
+      const confidence = features ? this.confidence.probability(features) : 1;
+      return { confidence, unsure: confidence < this.confidence.threshold };
+    }
+    if (this.limit === undefined) return {};
+    return { unsure: Number(meanLogProbability.toFixed(DIGITS)) < this.limit };
+  }
 }
 
 /** Return the mean log-probability below which a model is unsure, if it is known. */

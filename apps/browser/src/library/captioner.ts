@@ -1,6 +1,8 @@
 /** Captions of images; see `captioner/captions.py`. */
 
-import { marker } from "./calibration";
+import { Marker } from "./calibration";
+import type { Features } from "./confidence";
+import { captionFeatures, captionReason, imageFeatures } from "./evidence";
 import { decodeImage, imageToArray } from "./image";
 import { entry, isCount } from "./model_file";
 import type { ModelFile } from "./model_file";
@@ -18,7 +20,7 @@ export class CaptionModel {
   private readonly words: string[];
   private readonly size: number;
   private readonly maxLength: number;
-  private readonly mark: ReturnType<typeof marker>;
+  private readonly marker: Marker;
 
   constructor(
     { metadata, files }: ModelFile,
@@ -36,19 +38,37 @@ export class CaptionModel {
       "grid",
       (grid) => grid?.length === 2 && grid.every((x: any) => isCount(x) && x > 0),
     );
-    this.mark = marker(metadata);
+    this.marker = new Marker(metadata);
   }
 
   async caption(image: Blob | ImageBitmap, nBest: number): Promise<Caption[]> {
-    const bitmap = await decodeImage(image);
-    const array = imageToArray(bitmap, this.size);
-    bitmap.close();
+    const array = await this.read(image);
     const shape = [1, this.size, this.size, 3];
-    const found = await this.search.run("weights", "images", array, shape, nBest);
-    return found.map((hypothesis) => this.captionOf(hypothesis));
+    const ranked = await this.search.run("weights", "images", array, shape);
+    const ofImage = imageFeatures(array, this.size);
+    return ranked
+      .slice(0, nBest)
+      .map((hypothesis) => this.captionOf(hypothesis, ranked, ofImage));
   }
 
-  private captionOf(hypothesis: Hypothesis): Caption {
+  /** Read an image as an array; all copies of its pixels are freed. */
+  private async read(image: Blob | ImageBitmap) {
+    let bitmap;
+    try {
+      bitmap = await decodeImage(image);
+      return imageToArray(bitmap, this.size);
+    } finally {
+      bitmap?.close();
+      if (image instanceof ImageBitmap) image.close();
+    }
+  }
+
+  /** Return the caption of one of the `ranked` hypotheses of an image. */
+  private captionOf(
+    hypothesis: Hypothesis,
+    ranked: Hypothesis[],
+    ofImage: Features,
+  ): Caption {
     const { weights, positions } = hypothesis;
     // The last position has room for END alone.
     const tokenIds = Array.from(hypothesis.tokenIds).slice(0, this.maxLength - 1);
@@ -66,14 +86,33 @@ export class CaptionModel {
           `${this.grid.join(" x ")}.`,
       );
     }
-    return this.mark({
+    const probabilities = words.map((_, i) =>
+      Math.exp(hypothesis.tokenLogProbabilities[i]),
+    );
+    const features = {
+      ...captionFeatures(tokenIds.slice(0, words.length), hypothesis, ranked),
+      ...ofImage,
+    };
+    const least = this.marker.confidence?.doubtfulBelow ?? 0;
+    const caption: Caption = {
       text: detokenize(words),
       words,
       score: hypothesis.score,
       logProbability: hypothesis.logProbability,
       meanLogProbability: hypothesis.logProbability / Math.max(hypothesis.length, 1),
-      probabilities: words.map((_, i) => Math.exp(hypothesis.tokenLogProbabilities[i])),
-      maps: words.map((_, i) => weights.slice(i * positions, (i + 1) * positions)),
-    });
+      probabilities,
+      weights: words.map((_, i) =>
+        Array.from({ length: this.grid[0] }, (_, row) => {
+          const begin = i * positions + row * this.grid[1];
+          return Array.from(weights.slice(begin, begin + this.grid[1]));
+        }),
+      ),
+      doubtful: probabilities.flatMap((x, i) => (x < least ? [i] : [])),
+      ...this.marker.mark(features.mean_log_probability, features),
+    };
+    if (caption.unsure) {
+      caption.reason = captionReason(caption, features, this.marker.confidence);
+    }
+    return caption;
   }
 }

@@ -1,15 +1,21 @@
 /** Reading of images: the same steps as `captioner/images.py`. */
 
+import { checkImage, checkSize } from "./image_headers";
 import { ModelError } from "./types";
 
 // Pixels that are drawn at the same time. Telephones limit the size of a canvas.
 const STRIP_PIXELS = 2 ** 22;
-const MAX_PIXELS = 178_956_970;
 // Bits after the binary point of the weights, as in Pillow.
 const BITS = 22;
 
-/** Decode an image, upright, as all browsers do, and with its colours unchanged. */
+/**
+ * Decode an image, upright, as all browsers do, and with its colours unchanged.
+ *
+ * An image that is too large is refused before it is decoded.
+ */
 export async function decodeImage(image: Blob | ImageBitmap): Promise<ImageBitmap> {
+  if (image instanceof Blob) await checkImage(image);
+  else checkSize(image);
   try {
     return await createImageBitmap(image, {
       colorSpaceConversion: "none",
@@ -31,12 +37,6 @@ export async function decodeImage(image: Blob | ImageBitmap): Promise<ImageBitma
  */
 export function imageToArray(image: ImageBitmap, size: number): Uint8Array<ArrayBuffer> {
   const { width, height } = image;
-  if (width * height > MAX_PIXELS) {
-    throw new ModelError(
-      `This image is too large: expected at most ${MAX_PIXELS} pixels, got ` +
-        `${width} x ${height}.`,
-    );
-  }
   const isTall = height > width;
   const [longer, shorter] = isTall ? [height, width] : [width, height];
   const first = bilinearWeights(longer, size);

@@ -3,20 +3,35 @@
  * `nmt export` run in a worker, and nothing is sent anywhere.
  */
 
-import type { Caption, Description, Progress, Translation } from "./types";
+import { decoded } from "./encoding";
+import type {
+  Caption,
+  Description,
+  Progress,
+  RunOptions,
+  TranslatedFile,
+  Translation,
+} from "./types";
 import { ModelError } from "./types";
 
 export { ModelError };
-export type { Caption, Description, Progress, Translation };
+export type { Caption, Description, Progress, RunOptions, TranslatedFile, Translation };
 
 export interface LoadOptions {
   /** Called while the runtime and the model are downloaded. */
   onProgress?: (progress: Progress) => void;
 }
 
-export interface RunOptions {
-  /** Number of results, at most `description.beamSize`; 1 by default. */
-  nBest?: number;
+/** Options of the translation of a page. */
+export interface HtmlOptions {
+  /** Code of the language that the page declares; by default that of the model. */
+  language?: string;
+  /** Whether elements with an unsure translation get the attribute `data-unsure`. */
+  marksUnsure?: boolean;
+  /** Called with the number of sentences that are translated, `loaded` of `total`. */
+  onProgress?: (progress: Progress) => void;
+  /** Ends the translation. */
+  signal?: AbortSignal;
 }
 
 /** A captioner that has been loaded. */
@@ -58,6 +73,33 @@ export class Translator {
   /** Translate a text of one sentence or several; the result is a list, best first. */
   translate(text: string, options: RunOptions = {}): Promise<Translation[]> {
     return ask({ kind: "run", model: this.id, input: text, nBest: options.nBest ?? 1 });
+  }
+
+  /**
+   * Translate a page in HTML or XHTML, or a part of one. Tags enclose the words that are
+   * aligned with theirs; everything that is no language stays as it is.
+   *
+   * @throws ModelError If the signal ends it.
+   */
+  translateHtml(
+    text: string,
+    { onProgress, signal, ...options }: HtmlOptions = {},
+  ): Promise<TranslatedFile> {
+    return ask(
+      { kind: "file", model: this.id, text, options },
+      { onProgress, signal },
+    );
+  }
+
+  /** Translate the file of a page in its encoding; see `translateHtml`. */
+  async translateFile(
+    file: Blob,
+    options: HtmlOptions = {},
+  ): Promise<TranslatedFile & { file: Blob }> {
+    const { text, encode } = decoded(new Uint8Array(await file.arrayBuffer()));
+    const translated = await this.translateHtml(text, options);
+    const { type } = file;
+    return { ...translated, file: new Blob([encode(translated.text)], { type }) };
   }
 
   /** Free the memory of the model. */
@@ -105,14 +147,22 @@ const waiting = new Map<number, Waiting>();
 /** Send a request to the worker, which starts with the first one. */
 function ask(
   request: Record<string, unknown>,
-  { transfer = [], onProgress }: { transfer?: Transferable[] } & LoadOptions = {},
+  {
+    transfer = [],
+    onProgress,
+    signal,
+  }: { transfer?: Transferable[]; signal?: AbortSignal } & LoadOptions = {},
 ): Promise<any> {
   worker ??= start();
   const id = ++count;
-  return new Promise((resolve, reject) => {
+  const stop = () => worker?.postMessage({ id: ++count, kind: "stop", request: id });
+  const answer = new Promise((resolve, reject) => {
     waiting.set(id, { resolve, reject, onProgress });
     worker!.postMessage({ id, ...request }, transfer);
   });
+  if (signal?.aborted) stop();
+  signal?.addEventListener("abort", stop);
+  return answer.finally(() => signal?.removeEventListener("abort", stop));
 }
 
 function start(): Worker {

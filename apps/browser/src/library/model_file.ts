@@ -8,8 +8,16 @@ import { ModelError } from "./types";
 // Version of the metadata; files of a later one are refused.
 const VERSION = 1;
 const METADATA = "metadata.json";
-// Contents of the archive may have this many bytes.
-const MAX_BYTES = 2 ** 28;
+// The files of the archive that each kind of model reads. Others are not unpacked.
+const FILES: Record<string, string[]> = {
+  captioner: ["vocabulary.json"],
+  translator: ["subwords.model", "lexicon.txt"],
+};
+// Maximum bytes of a file with its model, as in Python, and of what is unpacked from it.
+export const MAX_FILE_BYTES = 256_000_000;
+const MAX_UNPACKED_BYTES = 2 ** 26;
+// Maximum distance of the end record of an archive from its end: a comment.
+const MAX_END_BYTES = 22 + 65_535;
 
 export type Metadata = Record<string, any>;
 
@@ -17,7 +25,7 @@ export interface ModelFile {
   metadata: Metadata;
   /** The model itself, without the archive. */
   model: Uint8Array<ArrayBuffer>;
-  /** The other files of the archive. */
+  /** The other files of the archive that this kind of model reads. */
   files: Map<string, Uint8Array>;
 }
 
@@ -31,17 +39,22 @@ export async function readModelFile(
         "nmt export has written.",
     );
   }
-  let files, metadata;
+  const files = new Map<string, Uint8Array>();
+  let metadata;
   try {
-    files = await readArchive(bytes);
-    metadata = JSON.parse(new TextDecoder().decode(files.get(METADATA)));
-  } catch {
+    const archive = readArchive(bytes);
+    metadata = JSON.parse(new TextDecoder().decode(await archive(METADATA)));
+    for (const name of FILES[metadata.kind] ?? []) {
+      const content = await archive(name);
+      if (content) files.set(name, content);
+    }
+  } catch (error) {
+    if (error instanceof ModelError) throw error;
     throw new ModelError(
       "This LiteRT model has no readable metadata: it is incomplete, or captioner " +
         "export or nmt export did not write it.",
     );
   }
-  files.delete(METADATA);
   if (metadata.version > VERSION) {
     throw new ModelError(
       `This file has metadata of version ${metadata.version}, and this page reads ` +
@@ -70,43 +83,74 @@ export function entry<T>(
 
 export const isCount = (value: any) => Number.isInteger(value) && value >= 0;
 
-/** Read the files of a ZIP archive that is at the end of some bytes. */
-async function readArchive(bytes: Uint8Array<ArrayBuffer>) {
+/**
+ * Return a function that unpacks a file of a ZIP archive, which is at the end of some
+ * bytes. All files together may have `MAX_UNPACKED_BYTES`, whatever the archive declares.
+ */
+function readArchive(bytes: Uint8Array<ArrayBuffer>) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
   let end = bytes.length - 22;
-  while (view.getUint32(end, true) !== 0x06054b50) end -= 1;
+  const first = Math.max(bytes.length - MAX_END_BYTES, 0);
+  while (end >= first && view.getUint32(end, true) !== 0x06054b50) end -= 1;
+  if (end < first) throw new Error("no archive");
   const count = view.getUint16(end + 10, true);
   const size = view.getUint32(end + 12, true);
   // The archive may have been written before the model was put in front of it.
   const shift = end - size - view.getUint32(end + 16, true);
-  let place = end - size;
-  let sum = 0;
-  const files = new Map<string, Uint8Array>();
-  for (let i = 0; i < count; i++) {
+  // The position of the entry of each file.
+  const entries = new Map<string, number>();
+  for (let place = end - size, i = 0; i < count; i++) {
     if (view.getUint32(place, true) !== 0x02014b50) throw new Error("no entry");
-    const method = view.getUint16(place + 10, true);
-    const checksum = view.getUint32(place + 16, true);
-    const packedSize = view.getUint32(place + 20, true);
     const lengths = [28, 30, 32].map((x) => view.getUint16(place + x, true));
-    sum += view.getUint32(place + 24, true);
-    if (sum > MAX_BYTES) throw new Error("too large");
     const name = bytes.subarray(place + 46, place + 46 + lengths[0]);
+    entries.set(new TextDecoder().decode(name), place);
+    place += 46 + lengths[0] + lengths[1] + lengths[2];
+  }
+  let left = MAX_UNPACKED_BYTES;
+  return async (name: string) => {
+    const place = entries.get(name);
+    if (place === undefined) return undefined;
+    const declared = view.getUint32(place + 24, true);
+    if (declared > left) {
+      throw new ModelError(
+        `This file is too large: expected at most ${MAX_UNPACKED_BYTES} bytes in its ` +
+          `archive, and ${name} has ${declared}.`,
+      );
+    }
     const local = shift + view.getUint32(place + 42, true);
     const begin =
       local + 30 + view.getUint16(local + 26, true) + view.getUint16(local + 28, true);
-    const packed = bytes.subarray(begin, begin + packedSize);
-    const content = method === 8 ? await decompress(packed, "deflate-raw") : packed;
-    if (crc32(content) !== checksum) throw new Error("damaged");
-    files.set(new TextDecoder().decode(name), content);
-    place += 46 + lengths[0] + lengths[1] + lengths[2];
-  }
-  return files;
+    const packed = bytes.subarray(begin, begin + view.getUint32(place + 20, true));
+    const isPacked = view.getUint16(place + 10, true) === 8;
+    const content = isPacked ? await inflate(packed, declared) : packed;
+    if (content?.length !== declared) {
+      throw new ModelError(
+        `This file is damaged: ${name} has another size than its archive declares, ` +
+          `${declared} bytes.`,
+      );
+    }
+    if (crc32(content) !== view.getUint32(place + 16, true)) throw new Error("damaged");
+    left -= declared;
+    return content;
+  };
 }
 
-async function decompress(bytes: Uint8Array<ArrayBuffer>, format: CompressionFormat) {
-  const stream = new Blob([bytes]).stream();
-  const unpacked = stream.pipeThrough(new DecompressionStream(format));
-  return new Uint8Array(await new Response(unpacked).arrayBuffer());
+/** Unpack bytes; the result is undefined as soon as they become more than `size`. */
+async function inflate(packed: Uint8Array<ArrayBuffer>, size: number) {
+  const stream = new Blob([packed]).stream();
+  const reader = stream.pipeThrough(new DecompressionStream("deflate-raw")).getReader();
+  const content = new Uint8Array(size);
+  let length = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return content.subarray(0, length);
+    if (length + value.length > size) {
+      await reader.cancel();
+      return undefined;
+    }
+    content.set(value, length);
+    length += value.length;
+  }
 }
 
 const latin = (bytes: Uint8Array) => String.fromCharCode(...bytes);

@@ -135,13 +135,12 @@ export class Search {
     }
   }
 
-  /** Run a search on one input, and return its best hypotheses, best first. */
+  /** Run a search on one input, and return its hypotheses, best first. */
   async run(
     signature: string,
     name: string,
     values: Uint8Array<ArrayBuffer> | Int32Array<ArrayBuffer>,
     shape: number[],
-    nBest: number,
   ): Promise<Hypothesis[]> {
     const runner = this.compiled.signatures[signature];
     if (!runner) throw new ModelError(`The model has no signature ${signature}.`);
@@ -170,7 +169,7 @@ export class Search {
       const size = values.length / beams;
       return values.slice(rank * size, (rank + 1) * size);
     };
-    for (let rank = 0; rank < Math.min(nBest, beams); rank++) {
+    for (let rank = 0; rank < beams; rank++) {
       if (rank && !arrays.lengths[rank]) continue;
       const tokenIds = row(arrays.token_ids, rank);
       const weights = row(arrays.weights, rank);

@@ -1,4 +1,4 @@
-/** Sentences of a text: the same rules as `nmt/text.py`. */
+/** Sentences of a text: the same rules as `nmt/sentences.py`. */
 
 import { clean } from "./text";
 

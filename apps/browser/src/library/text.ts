@@ -1,6 +1,6 @@
 /** Cleaning of texts: the same rules as `nmt/text.py` and `common/text.py`. */
 
-const BLANKS =
+export const BLANKS =
   /[\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u2581\u2800\u3000]+/gu;
 const SURROGATES = /[\ud800-\udfff]/gu;
 

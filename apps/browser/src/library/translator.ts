@@ -1,17 +1,31 @@
 /** Translations of texts; see `nmt/translations.py`. */
 
-import { marker } from "./calibration";
+import { Marker } from "./calibration";
+import type { Features } from "./confidence";
 import { Copying } from "./copying";
+import { doubts, translationFeatures, translationReason } from "./evidence";
+import { LEXICON, Lexicon } from "./lexicon";
+import type { SentenceTranslator } from "./markup";
 import { entry, isCount } from "./model_file";
 import type { ModelFile } from "./model_file";
 import type { Hypothesis, Search } from "./search";
-import { joinSentences, splitSentences } from "./sentences";
-import { END, FILE_NAME, PAD, Subwords } from "./subwords";
+import { Layout, Prepared } from "./parts";
+import type { Part } from "./parts";
+import { END, FILE_NAME, PAD, Subwords, WORD_BEGIN } from "./subwords";
+import type { Languages } from "./symbols";
+import { clean } from "./text";
 import { ModelError } from "./types";
 import type { Translation } from "./types";
 
 // Maximum number of sentences of a text.
 const MAX_SENTENCES = 100;
+// A name has at least so many letters and subwords, of at most so many letters each.
+const [RARE_LENGTH, RARE_PIECES, RARE_PIECE_LENGTH] = [4, 3, 2.5];
+// A first word before these is a verb.
+const AFTER_VERB =
+  /^ (?:du|ihr|dich|dir|euch|mich|mir|uns|sich|er|sie|es|wir)(?![\p{L}\p{N}_])/u;
+// An n-gram of up to so many tokens that follows itself so many times is a loop.
+const [LOOP_TOKENS, LOOP] = [4, 4];
 
 const EMPTY: Translation = {
   text: "",
@@ -24,17 +38,25 @@ const EMPTY: Translation = {
   endWeights: [],
   alignment: [],
   subwords: [],
-  subwordLogProbabilities: [],
+  probabilities: [],
   cut: false,
+  wordProbabilities: [],
+  doubtful: [],
+  untranslated: [],
 };
 
-export class TranslationModel {
+export class TranslationModel implements SentenceTranslator {
+  readonly maxLength: number;
+  readonly hasSymbols: boolean;
+  readonly lexicon?: Lexicon;
+  /** Codes of the languages of the source and the target, if they are known. */
+  readonly languages: Languages;
   private readonly subwords: Subwords;
   private readonly copying?: Copying;
   private readonly lengths: number[];
-  private readonly maxLength: number;
   private readonly attends: boolean;
-  private readonly mark: ReturnType<typeof marker>;
+  private readonly pieces: Set<string>;
+  private readonly marker: Marker;
 
   constructor(
     { metadata, files }: ModelFile,
@@ -51,16 +73,63 @@ export class TranslationModel {
       (lengths) => lengths?.every?.(isCount) && lengths.includes(this.maxLength),
     );
     this.attends = entry(metadata, "attends", (x) => typeof x === "boolean");
-    this.mark = marker(metadata);
+    this.marker = new Marker(metadata);
+    const lexicon = files.get(LEXICON);
+    if (lexicon) this.lexicon = new Lexicon(lexicon);
+    this.languages = languagesOf(metadata.pair ?? metadata.name);
+    this.pieces = new Set(this.subwords.pieces);
+    this.hasSymbols = this.pieces.has(`${WORD_BEGIN}\ue000`);
+  }
+
+  /**
+   * Return a translation with what the model says of its quality; it is always unsure if
+   * it is not complete. Without features, there was nothing to translate.
+   */
+  private marked(
+    translation: Translation,
+    features?: Features,
+    isComplete = true,
+  ): Translation {
+    const marked = {
+      ...translation,
+      ...this.marker.mark(translation.meanLogProbability, features),
+      ...doubts(translation, this.marker.confidence, this.lexicon),
+    };
+    if (!isComplete) marked.unsure = true;
+    if (marked.unsure) marked.reason = translationReason(marked, isComplete);
+    return marked;
   }
 
   /** Translate a text of one sentence or several; see `joined_best` of Python. */
-  async translate(text: string, nBest: number): Promise<Translation[]> {
-    const sentences = splitSentences(text);
-    const isCut = sentences.length > MAX_SENTENCES;
+  translate(text: string, nBest: number): Promise<Translation[]> {
+    return this.translateParts(
+      new Layout(text, this.languages[0], this.hasSymbols),
+      nBest,
+    );
+  }
+
+  /** Translate a text as one sentence. */
+  async translateSentence(sentence: string): Promise<Translation> {
+    return (await this.translateParts(this.whole(sentence), 1))[0];
+  }
+
+  /** Return the number of subwords of a sentence, or of its longest part. */
+  tokenCount(sentence: string): number {
+    const counts = this.whole(sentence).parts.map(
+      (part) => this.subwords.encode(this.prepared(part).text).length,
+    );
+    return Math.max(...counts);
+  }
+
+  private whole(sentence: string): Layout {
+    return new Layout(sentence, this.languages[0], this.hasSymbols, false);
+  }
+
+  private async translateParts(layout: Layout, nBest: number): Promise<Translation[]> {
+    const isCut = layout.parts.length > MAX_SENTENCES;
     let best: Translation[][] = [[]];
-    for (const sentence of sentences.slice(0, MAX_SENTENCES)) {
-      const found = await this.translateSentence(sentence, nBest);
+    for (const part of layout.parts.slice(0, MAX_SENTENCES)) {
+      const found = await this.translatePart(part, nBest);
       best = best
         .flatMap((chosen, place) =>
           // Combinations that are worse than `nBest` others are left out.
@@ -72,27 +141,56 @@ export class TranslationModel {
         .map(({ chosen }) => chosen);
     }
     return best.map((chosen) => {
-      const one = joined(chosen);
+      const one = joined(chosen, layout);
       return isCut ? { ...one, cut: true } : one;
     });
   }
 
-  private async translateSentence(sentence: string, nBest: number) {
-    let source = this.subwords.encode(sentence);
+  /** Return whether a word is probably a name to copy; see `_is_rare` of Python. */
+  private isRare(word: string): boolean {
+    const characters = Array.from(word);
+    if (characters.length < RARE_LENGTH || !/^\p{Lu}/u.test(word)) return false;
+    if (!/\p{Ll}/u.test(word) || this.lexicon!.has(word)) return false;
+    const count = this.subwords.encode(word).length - 1;
+    return count >= RARE_PIECES && characters.length <= RARE_PIECE_LENGTH * count;
+  }
+
+  private prepared(part: Part): Prepared {
+    const isWord = (word: string) => this.pieces.has(WORD_BEGIN + word);
+    const isRare =
+      this.lexicon &&
+      ((word: string) =>
+        this.isRare(word) && !AFTER_VERB.test(part.text.replace(word, "")));
+    return new Prepared(part, this.languages, this.hasSymbols, isWord, isRare);
+  }
+
+  private async translatePart(part: Part, nBest: number) {
+    const prepared = this.prepared(part);
+    let source = this.subwords.encode(prepared.text);
     const cut = source.length > this.maxLength;
     if (cut) source = [...source.slice(0, this.maxLength - 1), END];
-    if (source.length === 1) return [this.mark(EMPTY)];
+    if (source.length === 1) return [this.marked(EMPTY)];
+    if (prepared.isCopied) return [this.marked(copied(prepared))];
     const columns = this.lengths.find((length) => length >= source.length)!;
     const padded = new Int32Array(columns).fill(PAD);
     padded.set(source);
     const name = `length_${columns}`;
-    const found = await this.search.run(name, "source", padded, [1, columns], nBest);
-    return found.map((hypothesis) => this.translation(source, cut, hypothesis));
+    const ranked = await this.search.run(name, "source", padded, [1, columns]);
+    return ranked
+      .slice(0, nBest)
+      .map((one) => this.translation(prepared, source, cut, one, ranked));
   }
 
-  private translation(source: number[], cut: boolean, hypothesis: Hypothesis) {
+  /** Return the translation of one of the `ranked` hypotheses of a sentence. */
+  private translation(
+    prepared: Prepared,
+    source: number[],
+    cut: boolean,
+    hypothesis: Hypothesis,
+    ranked: Hypothesis[],
+  ): Translation {
     const { length, weights, positions } = hypothesis;
-    const { words: sourceWords, places: sourcePlaces } = this.subwords.words(source);
+    const { words: encoded, places: sourcePlaces } = this.subwords.words(source);
     let tokenIds = Array.from(hypothesis.tokenIds);
     let origins = tokenIds.map((_, i) => i);
     if (this.copying) {
@@ -102,16 +200,21 @@ export class TranslationModel {
     if (unknown !== undefined) {
       throw new ModelError(`The subwords of the file have no token ${unknown}.`);
     }
-    const { words, places } = this.subwords.words(tokenIds);
+    const { words: decoded, places } = this.subwords.words(tokenIds);
     // A word that was copied is one subword.
     const subwords: string[] = Array(hypothesis.tokenIds.length).fill("");
-    tokenIds.forEach((id, i) => (subwords[origins[i]] += this.subwords.pieces[id]));
+    tokenIds.forEach((id, i) => (subwords[origins[i]] += this.piece(id, prepared)));
     // The weight of a source word is the sum over its subwords, that of a word the mean
     // over its subwords. The end token is one more source word.
-    const columns = [...sourcePlaces, sourceWords.length];
-    const merged = words.map(() => Array<number>(sourceWords.length + 1).fill(0));
-    const counts = words.map(() => 0);
+    const columns = [...sourcePlaces, encoded.length];
+    const merged = decoded.map(() => Array<number>(encoded.length + 1).fill(0));
+    const counts = decoded.map(() => 0);
+    const logProbabilities = decoded.map(() => 0);
     places.forEach((place, i) => {
+      // Several subwords of a copied word come from one token.
+      if (i === 0 || origins[i] !== origins[i - 1]) {
+        logProbabilities[place] += hypothesis.tokenLogProbabilities[origins[i]];
+      }
       counts[place] += 1;
       columns.forEach((column, j) => {
         // Without attention, the only weight is that of the summary vector.
@@ -121,10 +224,34 @@ export class TranslationModel {
     const rows = merged.map((row, i) =>
       row.map((weight) => Math.min(weight / Math.max(counts[i], 1), 1)),
     );
-    const sourceWeights = rows.map((row) => row.slice(0, -1));
-    const endWeights = rows.map((row) => row[row.length - 1]);
-    return this.mark<Translation>({
-      text: this.subwords.decode(tokenIds),
+    const spaced = this.subwords.decode(tokenIds).split(" ");
+    const { words, members } = prepared.restored(prepared.formed(decoded));
+    const { words: sourceWords, members: sourceMembers } = prepared.restored(
+      encoded,
+      true,
+    );
+    // In a script without spaces, words are subwords.
+    const isSpaced = spaced.join(" ") === decoded.join(" ");
+    const texts = prepared.formed(spaced.filter((x) => x));
+    const text = isSpaced ? words.join(" ") : prepared.restored(texts).words.join(" ");
+    const sourceWeights = shared(
+      rows.map((row) => row.slice(0, -1)),
+      members,
+      words.length,
+      sourceMembers,
+      sourceWords.length,
+    );
+    const ends = rows.map((row) => [row[row.length - 1]]);
+    const endWeights = shared(ends, members, words.length, [[0]], 1).flat();
+    const ofWords = logProbabilities.map((x) => [x]);
+    const wordLogProbabilities = shared(ofWords, members, words.length, [[0]], 1).flat();
+    const tokens = Array.from(hypothesis.tokenIds.slice(0, length));
+    const isComplete =
+      tokens[tokens.length - 1] === END &&
+      prepared.isKept(decoded) &&
+      longestLoop(tokens) <= Math.max(longestLoop(source), LOOP - 1);
+    const translation: Translation = {
+      text,
       sourceWords,
       words,
       score: hypothesis.score,
@@ -134,12 +261,91 @@ export class TranslationModel {
       endWeights,
       alignment: alignmentOf(sourceWeights, endWeights),
       subwords: subwords.slice(0, length),
-      subwordLogProbabilities: Array.from(
-        hypothesis.tokenLogProbabilities.slice(0, length),
-      ),
+      probabilities: Array.from(hypothesis.tokenLogProbabilities.slice(0, length), Math.exp),
       cut,
-    });
+      wordProbabilities: wordLogProbabilities.map(Math.exp),
+      doubtful: [],
+      untranslated: [],
+    };
+    const features = translationFeatures(
+      translation,
+      Array.from(sourcePlaces),
+      hypothesis,
+      ranked,
+      this.lexicon,
+    );
+    return this.marked(translation, features, isComplete);
   }
+
+  /** Return the subword of a token, or what a symbol stands for. */
+  private piece(id: number, prepared: Prepared): string {
+    const piece = this.subwords.pieces[id];
+    const original = prepared.originals.get(piece.replace(WORD_BEGIN, ""));
+    return original ? WORD_BEGIN + original.target : piece;
+  }
+}
+
+/** Return the codes of the languages at the end of a name, such as `en-de`. */
+function languagesOf(name: unknown): Languages {
+  const match = /(?:^|-)([a-z]{2,3})-([a-z]{2,3})$/.exec(String(name ?? ""));
+  return match ? [match[1], match[2]] : [undefined, undefined];
+}
+
+/** Return the translation of a sentence without words: its symbols. */
+function copied(prepared: Prepared): Translation {
+  const encoded = clean(prepared.text).split(" ");
+  const { words: sourceWords } = prepared.restored(encoded, true);
+  const { words } = prepared.restored(encoded);
+  const weights = words.map((_, i) =>
+    sourceWords.map((_, j) =>
+      j === Math.floor((i * sourceWords.length) / words.length) ? 1 : 0,
+    ),
+  );
+  const endWeights = words.map(() => 0);
+  const alignment = alignmentOf(weights, endWeights);
+  return { ...EMPTY, text: words.join(" "), sourceWords, words, weights, endWeights, alignment };
+}
+
+/** Return how often an n-gram of a few tokens follows itself. */
+function longestLoop(tokens: number[]): number {
+  let longest = 1;
+  for (let n = 1; n <= LOOP_TOKENS; n++) {
+    let run = 0;
+    for (let i = n; i < tokens.length; i++) {
+      run = tokens[i] === tokens[i - n] ? run + 1 : 0;
+      longest = Math.max(longest, 1 + Math.floor(run / n));
+    }
+  }
+  return longest;
+}
+
+/**
+ * Return attention between restored words from that between words with symbols.
+ *
+ * The weights of a word are the mean of those of the words in it, and the weight of a
+ * word of the source is the sum of theirs.
+ */
+function shared(
+  weights: number[][],
+  members: number[][],
+  count: number,
+  sourceMembers: number[][],
+  sourceCount: number,
+): number[][] {
+  const rows = Array.from({ length: count }, () => Array<number>(sourceCount).fill(0));
+  const sums = Array<number>(count).fill(0);
+  members.forEach((places, i) => {
+    for (const place of places) {
+      const share = 1 / places.length;
+      sums[place] += share;
+      sourceMembers.forEach((columns, j) => {
+        for (const column of columns) {
+          rows[place][column] += (share * weights[i][j]) / columns.length;
+        }
+      });
+    }
+  });
+  return rows.map((row, i) => row.map((weight) => weight / sums[i]));
 }
 
 /** Align each word with the source word of the largest weight, unless that is the end. */
@@ -152,8 +358,9 @@ function alignmentOf(weights: number[][], endWeights: number[]): [number, number
 }
 
 /** Return the translation of a text from those of its sentences. */
-function joined(translations: Translation[]): Translation {
-  if (translations.length === 1) return translations[0];
+function joined(translations: Translation[], layout: Layout): Translation {
+  const text = layout.joined(translations.map((one) => one.text));
+  if (translations.length === 1) return { ...translations[0], text };
   const sourceWords = translations.flatMap((one) => one.sourceWords);
   const endWeights = translations.flatMap((one) => one.endWeights);
   const subwords = translations.flatMap((one) => one.subwords);
@@ -166,8 +373,9 @@ function joined(translations: Translation[]): Translation {
     const after = Array<number>(sourceWords.length - column).fill(0);
     return one.weights.map((row) => [...before, ...row, ...after]);
   });
+  const reasons = new Set(translations.flatMap((one) => one.reason ?? []));
   return {
-    text: joinSentences(translations.map((one) => one.text)),
+    text,
     sourceWords,
     words: translations.flatMap((one) => one.words),
     score: sumOf(translations, "score") / translations.length,
@@ -177,12 +385,33 @@ function joined(translations: Translation[]): Translation {
     endWeights,
     alignment: alignmentOf(weights, endWeights),
     subwords,
-    subwordLogProbabilities: translations.flatMap((one) => one.subwordLogProbabilities),
+    probabilities: translations.flatMap((one) => one.probabilities),
     cut: translations.some((one) => one.cut),
-    ...(translations[0].unsure !== undefined && {
+    wordProbabilities: translations.flatMap((one) => one.wordProbabilities),
+    doubtful: shifted(translations, "doubtful", "words"),
+    untranslated: shifted(translations, "untranslated", "sourceWords"),
+    ...(translations[0].confidence !== undefined && {
+      confidence: Math.min(...translations.map((one) => one.confidence ?? 1)),
+    }),
+    ...(translations.some((one) => one.unsure !== undefined) && {
       unsure: translations.some((one) => one.unsure),
     }),
+    ...(reasons.size > 0 && { reason: [...reasons].join("; ") }),
   };
+}
+
+/** Return indices of words of all sentences from those of each. */
+function shifted(
+  translations: Translation[],
+  name: "doubtful" | "untranslated",
+  words: "words" | "sourceWords",
+): number[] {
+  let first = 0;
+  return translations.flatMap((one) => {
+    const indices = one[name].map((i) => first + i);
+    first += one[words].length;
+    return indices;
+  });
 }
 
 function sumOf(translations: Translation[], name: "score" | "logProbability"): number {

@@ -1,43 +1,6 @@
-/** What a model returns, and what it says about itself. */
+/** What a model returns, see `schema.ts`, and what it says about itself. */
 
-/** One caption of an image. */
-export interface Caption {
-  text: string;
-  words: string[];
-  /** By which captions are ranked. */
-  score: number;
-  logProbability: number;
-  /** Mean over the words and the end token: the larger, the more confident. */
-  meanLogProbability: number;
-  /** Probability of each word, given those before it. */
-  probabilities: number[];
-  /** Attention map of each word, row by row; see `Description.grid`. */
-  maps: Float32Array[];
-  /** Whether the model is less confident than usual; absent without a calibration. */
-  unsure?: boolean;
-}
-
-/** One translation of a text. */
-export interface Translation {
-  text: string;
-  sourceWords: string[];
-  words: string[];
-  score: number;
-  logProbability: number;
-  /** Mean over the subwords and the end tokens: the larger, the more confident. */
-  meanLogProbability: number;
-  /** Attention of each word to the source words; zeros for a model without attention. */
-  weights: number[][];
-  /** Attention of each word to the end of its sentence. */
-  endWeights: number[];
-  /** Pairs of a source word and a word, counted from 0. */
-  alignment: [number, number][];
-  subwords: string[];
-  subwordLogProbabilities: number[];
-  /** Whether the text was too long, and is translated in part. */
-  cut: boolean;
-  unsure?: boolean;
-}
+export type { Caption, RunOptions, Translation } from "./schema";
 
 /** What a file says about its model. */
 export interface Description {
@@ -52,10 +15,22 @@ export interface Description {
   bytes: number;
   /** Number of threads that compute. */
   threads: number;
+  /** Codes of the source and the target language of a translator, if they are known. */
+  languages?: [string | undefined, string | undefined];
   /** Maximum number of results: the beam width with which the file was exported. */
   beamSize: number;
   /** Rows and columns of the attention maps of a captioner. */
   grid?: [number, number];
+}
+
+/** A translated page. */
+export interface TranslatedFile {
+  /** Its text. */
+  text: string;
+  /** Number of the stretches of language. */
+  runs: number;
+  /** Those whose translation is unsure: where, the source text, and why. */
+  doubts: { place: string; text: string; reason: string }[];
 }
 
 /** Bytes of a model or of the runtime that have arrived. */

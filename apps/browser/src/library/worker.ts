@@ -1,7 +1,9 @@
 /** The worker that loads models and runs them, so that the page stays responsive. */
 
 import { CaptionModel } from "./captioner";
-import { readModelFile } from "./model_file";
+import { translateHtml } from "./markup";
+import type { FileOptions } from "./markup";
+import { MAX_FILE_BYTES, readModelFile } from "./model_file";
 import { download, loadRuntime, Search } from "./search";
 import { TranslationModel } from "./translator";
 import { ModelError } from "./types";
@@ -11,7 +13,11 @@ import type { Description, Progress } from "./types";
 export type Request =
   | { id: number; kind: "load"; source: string | Blob | Uint8Array<ArrayBuffer> }
   | { id: number; kind: "run"; model: number; input: any; nBest: number }
+  | { id: number; kind: "file"; model: number; text: string; options: FileRequest }
+  | { id: number; kind: "stop"; request: number }
   | { id: number; kind: "close"; model: number };
+
+type FileRequest = Pick<FileOptions, "language" | "marksUnsure">;
 
 interface Loaded {
   model: CaptionModel | TranslationModel;
@@ -19,11 +25,20 @@ interface Loaded {
   beamSize: number;
 }
 
+// Milliseconds between two looks at the messages that have arrived.
+const PAUSE = 50;
+
 const models = new Map<number, Loaded>();
+// The files whose translation is to end.
+const stopped = new Set<number>();
 // Requests are answered one after the other.
 let last: Promise<unknown> = Promise.resolve();
 
 self.onmessage = ({ data: request }: MessageEvent<Request>) => {
+  if (request.kind === "stop") {
+    stopped.add(request.request);
+    return;
+  }
   const answer = request.kind === "load" ? load(request) : last.then(() => run(request));
   last = answer.then(
     (result) => self.postMessage({ id: request.id, result }),
@@ -72,7 +87,9 @@ async function load({ id, source }: Extract<Request, { kind: "load" }>) {
     bytes: metadata.model_bytes,
     threads,
     beamSize,
-    ...(model instanceof CaptionModel && { grid: model.grid }),
+    ...(model instanceof CaptionModel
+      ? { grid: model.grid }
+      : { languages: model.languages }),
   };
   return { id, description };
 }
@@ -82,11 +99,16 @@ async function bytesOf(
   report: (progress: Progress) => void,
 ): Promise<Uint8Array<ArrayBuffer>> {
   if (typeof source === "string") return download(source, report);
-  if (source instanceof Blob) return new Uint8Array(await source.arrayBuffer());
-  return source;
+  const size = source instanceof Blob ? source.size : source.length;
+  if (size > MAX_FILE_BYTES) {
+    throw new ModelError(
+      `This file is too large: expected at most ${MAX_FILE_BYTES} bytes, got ${size}.`,
+    );
+  }
+  return source instanceof Blob ? new Uint8Array(await source.arrayBuffer()) : source;
 }
 
-async function run(request: Exclude<Request, { kind: "load" }>) {
+async function run(request: Exclude<Request, { kind: "load" | "stop" }>) {
   const loaded = models.get(request.model);
   if (!loaded) throw new ModelError("This model has been closed.");
   if (request.kind === "close") {
@@ -94,6 +116,7 @@ async function run(request: Exclude<Request, { kind: "load" }>) {
     loaded.search.delete();
     return;
   }
+  if (request.kind === "file") return translateFile(loaded.model, request);
   const { input, nBest } = request;
   if (!(nBest >= 1 && nBest <= loaded.beamSize)) {
     throw new ModelError(
@@ -104,4 +127,33 @@ async function run(request: Exclude<Request, { kind: "load" }>) {
   return loaded.model instanceof CaptionModel
     ? loaded.model.caption(input, nBest)
     : loaded.model.translate(input, nBest);
+}
+
+async function translateFile(
+  model: CaptionModel | TranslationModel,
+  { id, text, options }: Extract<Request, { kind: "file" }>,
+) {
+  if (model instanceof CaptionModel) {
+    throw new ModelError("A captioner translates no files.");
+  }
+  let last = 0;
+  try {
+    return await translateHtml(model, text, {
+      language: model.languages[1],
+      ...options,
+      report(loaded, total) {
+        self.postMessage({ id, progress: { loaded, total } });
+      },
+      async check() {
+        // Let a request to stop arrive.
+        if (performance.now() - last > PAUSE) {
+          await new Promise((resolve) => setTimeout(resolve));
+          last = performance.now();
+        }
+        if (stopped.has(id)) throw new ModelError("The translation was stopped.");
+      },
+    });
+  } finally {
+    stopped.delete(id);
+  }
 }

@@ -1,7 +1,7 @@
 /** A caption as a photograph with a map for every word. */
 
 import type { Caption } from "../library/index";
-import { bestList, choices, confidence, element, headline } from "./dom";
+import { bestList, choices, confidence, element, headline, wordAttributes } from "./dom";
 
 // Pixels of a map on each region; the browser enlarges it smoothly.
 const MAP_PIXELS = 8;
@@ -15,45 +15,34 @@ export function captionView(
   address: string,
   ratio: number,
   captions: Caption[],
-  grid: [number, number],
 ): Node[] {
   const shown = element("div");
   const show = (index: number) =>
-    shown.replaceChildren(...figure(address, ratio, captions[index], grid));
+    shown.replaceChildren(...figure(address, ratio, captions[index]));
   show(0);
   return [shown, ...bestList("Best captions", captions, show)];
 }
 
-function figure(
-  address: string,
-  ratio: number,
-  caption: Caption,
-  grid: [number, number],
-): Node[] {
-  const layers = caption.maps.map((map) => {
-    const style = `--map:url(${mapAddress(map, grid)})`;
+function figure(address: string, ratio: number, caption: Caption): Node[] {
+  const layers = caption.weights.map((map) => {
+    const style = `--map:url(${mapAddress(map)})`;
     return element("div", { class: "layer", style });
   });
-  // The first layer of a word is on top of the same picture.
-  for (const layer of layers) layer.style.background = `url(${address}) 0 0 / 100% 100%`;
   const show = (index: number) =>
     layers.forEach((layer, i) => layer.classList.toggle("shown", i === index - 1));
-  const peaks = caption.maps.map((map) => map.reduce((x, y) => Math.max(x, y), 0));
-  const chosen = 1 + peaks.indexOf(Math.max(...peaks));
-  show(chosen);
   const words = choices(
     [
       [element("span", { class: "whole" }, WHOLE)],
       ...caption.words.map((word, i) => {
         const percent = `${Math.round(100 * caption.probabilities[i])}%`;
         const below = element("small", {}, percent);
-        return [element("span", { dir: "auto" }, word, below)];
+        return [element("span", wordAttributes(caption.doubtful, i), word, below)];
       }),
     ],
     {
       name: "Words of the caption: choose one to see where the model looked",
       kind: "words",
-      chosen,
+      chosen: 0,
       shares: [undefined, ...caption.probabilities],
       onChoose: show,
       onHover: show,
@@ -70,7 +59,7 @@ function figure(
     confidence(caption, "word"),
     element(
       "figure",
-      { class: "photo", style: `--ratio:${ratio}` },
+      { class: "photo", style: `--ratio:${ratio};--photo:url(${address})` },
       picture,
       words,
       element("figcaption", {}, "Probability of each word, given those before it"),
@@ -79,7 +68,8 @@ function figure(
 }
 
 /** Return a map as the address of a picture that is opaque where the word did not look. */
-function mapAddress(map: Float32Array, [rows, columns]: [number, number]): string {
+function mapAddress(map: number[][]): string {
+  const [rows, columns] = [map.length, map[0].length];
   const [height, width] = [rows * MAP_PIXELS, columns * MAP_PIXELS];
   const [down, across] = [blend(rows, height), blend(columns, width)];
   const smooth = new Float32Array(height * width);
@@ -88,7 +78,7 @@ function mapAddress(map: Float32Array, [rows, columns]: [number, number]): strin
       let sum = 0;
       for (let i = 0; i < rows; i++) {
         for (let j = 0; j < columns; j++) {
-          sum += down[y][i] * across[x][j] * map[i * columns + j];
+          sum += down[y][i] * across[x][j] * map[i][j];
         }
       }
       smooth[y * width + x] = sum;

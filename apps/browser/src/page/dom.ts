@@ -46,6 +46,14 @@ export function headline(text: string, kind = ""): HTMLElement {
   return made;
 }
 
+/** Return the attributes of a word, which is grey if its index is doubtful. */
+export function wordAttributes(
+  doubtful: number[],
+  index: number,
+): Record<string, string> {
+  return { dir: "auto", ...(doubtful.includes(index) && { class: "doubtful" }) };
+}
+
 let groups = 0;
 
 /** Return radio buttons that look like their labels; the arrow keys move between them. */
@@ -99,14 +107,19 @@ export function bestList(
 
 /** Return how confident the model is, as the calibration in its file says. */
 export function confidence(
-  result: { meanLogProbability: number; unsure?: boolean },
+  result: {
+    meanLogProbability: number;
+    confidence?: number;
+    unsure?: boolean;
+    reason?: string;
+  },
   unit: string,
 ): HTMLElement {
-  const mean = `${Math.round(100 * Math.exp(result.meanLogProbability))}% per ${unit}`;
-  if (result.unsure) {
-    const text = `Unsure: the model is less confident than it usually is (${mean}).`;
-    return note(text, "unsure");
-  }
-  const usual = result.unsure === false ? ", usual for this model" : "";
-  return note(`Confidence ${mean}${usual}.`);
+  const percent = (share: number) => `${Math.round(100 * share)}%`;
+  const text =
+    result.confidence === undefined
+      ? `${percent(Math.exp(result.meanLogProbability))} per ${unit}`
+      : `usable with a probability of ${percent(result.confidence)}`;
+  if (result.unsure) return note(`Unsure: ${result.reason} (${text}).`, "unsure");
+  return note(`Confidence: ${text}.`);
 }

@@ -4,7 +4,11 @@ import { Captioner, load, Translator } from "../library/index";
 import { takePhotograph } from "./camera";
 import { captionView } from "./caption_view";
 import { alert, element, find } from "./dom";
+import { fileView, progressView, translatedName } from "./file_view";
 import { translationView } from "./translation_view";
+
+/** Whether there is a model for the other direction; the build says so. */
+declare const HAS_REVERSE: boolean;
 
 type Model = Captioner | Translator;
 type Kind = Model["description"]["kind"];
@@ -16,6 +20,9 @@ const PAUSE = 120;
 const LONG_PAUSE = 1200;
 // Milliseconds that a first visit waits for the service worker, which keeps the files.
 const WORKER_PATIENCE = 2000;
+
+// Names of pages whose text is translated.
+const PAGE = /\.x?html?$/i;
 
 const status = find("#status");
 
@@ -30,12 +37,15 @@ class Tool<M extends Model, Input> {
   private input?: Input;
   private running = false;
   private isIncluded = true;
+  /** Name of the included model. */
+  private file: string;
 
   constructor(
     readonly kind: Kind,
     /** Runs the model on an input, and returns what to show and what to read out. */
     private readonly run: (model: M, input: Input) => Promise<[Node[], string]>,
   ) {
+    this.file = kind;
     this.panel = find(`#${kind}`);
     this.tab = find<HTMLButtonElement>(`#${kind}-tab`);
     this.result = find(".result", this.panel);
@@ -44,7 +54,7 @@ class Tool<M extends Model, Input> {
 
   /** Load the included model, unless one has been loaded. */
   start(): Promise<void> {
-    this.loading ??= this.open(`models/${this.kind}.tflite`).catch((error) => {
+    this.loading ??= this.open(`models/${this.file}.tflite`).catch((error) => {
       this.loading = undefined;
       throw error;
     });
@@ -73,6 +83,18 @@ class Tool<M extends Model, Input> {
     }
   }
 
+  /** Use another included model from now on. */
+  include(file: string): Promise<void> {
+    this.file = file;
+    this.loading = undefined;
+    return this.start();
+  }
+
+  /** The name of the included model that is used. */
+  get included(): string {
+    return this.file;
+  }
+
   /** Use a model, and run it on the latest input. */
   use(model: M, isIncluded: boolean) {
     void this.model?.close();
@@ -92,8 +114,7 @@ class Tool<M extends Model, Input> {
     if (!this.isIncluded) {
       const back = element("button", {}, "Back to the included model");
       back.addEventListener("click", () => {
-        this.loading = undefined;
-        this.start().catch(() => {});
+        this.include(this.file).catch(() => {});
       });
       buttons.append(back);
     }
@@ -101,6 +122,16 @@ class Tool<M extends Model, Input> {
       element("p", {}, element("b", {}, name), ...text),
       buttons,
     );
+  }
+
+  /** Set the input that the next model processes. */
+  wait(input: Input) {
+    this.input = input;
+  }
+
+  /** Show something in the place of the result, until there is one. */
+  show(nodes: Node[]) {
+    this.result.replaceChildren(...nodes);
   }
 
   /** Show the results of an input. While one is computed, only the latest waits. */
@@ -154,8 +185,10 @@ class Tool<M extends Model, Input> {
       tool.tab.setAttribute("aria-selected", String(isThis));
       tool.tab.tabIndex = isThis ? 0 : -1;
     }
+    // When a frame opens, a new address would scroll the page around it.
+    if (!started) return;
     history.replaceState(null, "", `#${this.kind}`);
-    if (started) this.start().catch(() => {});
+    this.start().catch(() => {});
   }
 }
 
@@ -168,15 +201,40 @@ const captioner = new Tool<Captioner, Blob>("captioner", async (model, photo) =>
   image.src = address;
   await image.decode();
   const ratio = image.naturalWidth / image.naturalHeight;
-  const nodes = captionView(address, ratio, captions, model.description.grid!);
+  const nodes = captionView(address, ratio, captions);
   return [nodes, `Caption: ${captions[0].text}.`];
 });
 let shownPhoto: string | undefined;
 
-const translator = new Tool<Translator, string>("translator", async (model, text) => {
+const translator = new Tool<Translator, string | File>("translator", async (model, text) => {
+  if (text instanceof File) return translateFile(model, text);
   const found = await model.translate(text, { nBest: nBest(model) });
+  translation = found[0].text;
   return [translationView(found), found[0].text && `Translation: ${found[0].text}`];
 });
+
+// The latest translation, which becomes the sentence when the directions are swapped.
+let translation = "";
+// Ends the translation of a file when another input waits.
+let stopping = new AbortController();
+
+/** Translate a page, and show its progress. */
+async function translateFile(model: Translator, file: File): Promise<[Node[], string]> {
+  stopping = new AbortController();
+  const { signal } = stopping;
+  const { nodes, report } = progressView(file.name, () => stopping.abort());
+  translator.show(nodes);
+  const options = { marksUnsure: true, onProgress: report, signal };
+  const translated = await model.translateFile(file, options);
+  const name = translatedName(file.name, model.description.languages?.[1]);
+  return [fileView(translated, name), `${file.name} is translated.`];
+}
+
+/** Translate a sentence or a file in the place of what is translated now. */
+function translate(input: string | File): Promise<void> {
+  stopping.abort();
+  return translator.process(input);
+}
 
 const tools: Tool<any, any>[] = [captioner, translator];
 
@@ -200,8 +258,14 @@ async function receive(file: File | Blob) {
   }
   try {
     const name = file instanceof File ? file.name : file.type;
+    if (file instanceof File && PAGE.test(name)) {
+      translator.select();
+      await translate(file);
+      return;
+    }
     if (!/\.tflite$/i.test(name)) {
-      const expected = "a photograph that this browser shows, or a .tflite file";
+      const expected =
+        "a photograph that this browser shows, a page such as .html, or a .tflite file";
       throw new Error(`Expected ${expected}. Received: ${name}.`);
     }
     const model = await load(file);
@@ -295,12 +359,21 @@ function listenToText() {
   let pause = 0;
   sentence.addEventListener("input", () => {
     clearTimeout(pause);
-    pause = window.setTimeout(() => void translator.process(sentence.value), PAUSE);
+    pause = window.setTimeout(() => void translate(sentence.value), PAUSE);
+  });
+  const swap = find("#swap");
+  swap.hidden = !HAS_REVERSE;
+  swap.addEventListener("click", () => {
+    const isReverse = translator.included === "reverse";
+    sentence.value = translation || sentence.value;
+    // The model translates it as soon as it is loaded.
+    translator.wait(sentence.value);
+    translator.include(isReverse ? "translator" : "reverse").catch(() => {});
   });
   for (const button of document.querySelectorAll<HTMLElement>("#examples button")) {
     button.addEventListener("click", () => {
       sentence.value = button.textContent!;
-      void translator.process(sentence.value);
+      void translate(sentence.value);
     });
   }
 }

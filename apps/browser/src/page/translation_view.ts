@@ -1,7 +1,15 @@
 /** A translation as an alignment of its words with those of the sentence. */
 
 import type { Translation } from "../library/index";
-import { bestList, choices, confidence, element, headline, note } from "./dom";
+import {
+  bestList,
+  choices,
+  confidence,
+  element,
+  headline,
+  note,
+  wordAttributes,
+} from "./dom";
 
 // Name of the end of the sentence among the words that are attended to.
 const END_LABEL = "end";
@@ -22,7 +30,8 @@ export function translationView(translations: Translation[]): Node[] {
 }
 
 function figure(translation: Translation): Node[] {
-  const { words, sourceWords, weights, endWeights } = translation;
+  const { words, sourceWords, weights, endWeights, doubtful, untranslated } =
+    translation;
   const made: Node[] = [
     headline(translation.text),
     confidence(translation, "subword"),
@@ -43,7 +52,7 @@ function figure(translation: Translation): Node[] {
   const chosen = peaks.indexOf(Math.max(...peaks));
   show(chosen);
   const targets = choices(
-    words.map((word) => [element("span", { dir: "auto" }, word)]),
+    words.map((word, i) => [element("span", wordAttributes(doubtful, i), word)]),
     {
       name: "Words of the translation: choose one to see where it comes from",
       kind: "words",
@@ -52,7 +61,9 @@ function figure(translation: Translation): Node[] {
       onHover: show,
     },
   );
-  const items = sourceWords.map((word) => element("li", { dir: "auto" }, word));
+  const items = sourceWords.map((word, i) =>
+    element("li", wordAttributes(untranslated, i), word),
+  );
   const source = element(
     "ol",
     { "aria-label": "Words of the sentence" },

@@ -1,0 +1,112 @@
+"""The Transformer.
+
+Shapes: B sentences, K hypotheses, S source tokens, E depth of an embedding.
+"""
+
+from keras import ops
+
+from keras_attention import PositionEncoding
+from keras_attention_apps.common.network.transformer import (
+    TransformerDecoder,
+    embed,
+    embed_step,
+    encoder_layer,
+    last_norm,
+    position_table,
+)
+from keras_attention_apps.common.text import PAD
+from keras_attention_apps.nmt.network.base import TranslationNetwork
+
+
+class TransformerNetwork(TranslationNetwork):
+    """Encoder and decoder of self-attention, without recurrence.
+
+    Reference: [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3; with
+    pre-norm [Xiong et al., 2020](https://arxiv.org/abs/2002.04745), section 3.
+    """
+
+    def __init__(self, config, vocabulary_size, **options):
+        super().__init__(config, vocabulary_size, **options)
+        layer_options = {
+            "heads": config.heads,
+            "units": config.units,
+            "dropout": config.dropout,
+            "norm_first": config.norm_first,
+            "activation": config.activation,
+            "epsilon": config.epsilon,
+        }
+        depth = config.embedding_units
+        self.positions = PositionEncoding(
+            layout=config.position_layout, max_wavelength=config.max_wavelength
+        )
+        self.encoder_layers = [
+            encoder_layer(depth, name=f"encoder_{i}", **layer_options)
+            for i in range(config.encoder_layers)
+        ]
+        self.transformer = TransformerDecoder(
+            config.decoder_layers,
+            depth,
+            alignment=(config.alignment_layer, config.alignment_head),
+            **layer_options,
+        )
+        self.encoder_norm = last_norm(**layer_options)
+        self.output_bias = None
+        if config.output_bias:
+            self.output_bias = self.add_weight(
+                name="output_bias", shape=(vocabulary_size,), initializer="zeros"
+            )
+
+    def logits(self, hidden):
+        logits = super().logits(hidden)
+        if self.output_bias is None:
+            return logits
+        return logits + ops.cast(self.output_bias, logits.dtype)
+
+    def output_layer(self, hidden):
+        if self.output_bias is None:
+            return super().output_layer(hidden)
+        # The bias is the embedding of one more number of the hidden vector, 1.
+        ones = ops.ones_like(hidden[..., :1])
+        table = self.embedding.embeddings
+        bias = ops.cast(self.output_bias, table.dtype)[:, None]
+        return (
+            ops.concatenate([hidden, ones], axis=-1),
+            ops.concatenate([table, bias], axis=-1),
+        )
+
+    def embed(self, token_ids, training=None):
+        """Return the embeddings of token ids `(B, T)`, with their positions."""
+        embedded = embed(self.embedding, self.positions, token_ids)
+        return self.embedding_dropout(embedded, training=training)
+
+    def encode(self, source, training=None):
+        mask = source != PAD
+        x = self.embed(source, training=training)
+        for layer in self.encoder_layers:
+            x = layer(x, mask=mask, training=training)
+        return {"values": self.encoder_norm(x), "mask": mask}
+
+    def decode(self, target, memory, return_weights=False, training=None):
+        x = self.embed(target, training=training)
+        found = self.transformer(
+            x,
+            memory["values"],
+            memory["mask"],
+            return_weights=return_weights,
+            training=training,
+        )
+        return found if return_weights else (found, None)
+
+    def start(self, inputs, max_length):
+        encoded = self.encode(inputs["source"])
+        memory = self.transformer.memory(encoded["values"], encoded["mask"])
+        memory = {
+            "layers": memory,
+            "positions": position_table(self.embedding, self.positions, max_length),
+        }
+        rows = ops.shape(inputs["source"])[0]
+        return memory, self.transformer.get_initial_cache(rows, max_length)
+
+    def advance(self, token_ids, state, memory):
+        x = embed_step(self.embedding, memory["positions"], token_ids, state)
+        return self.transformer.step(x, state, memory["layers"])

@@ -1,0 +1,749 @@
+"""Translations of sentences on any runtime, and a translator that runs on LiteRT."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar, overload
+
+import numpy as np
+
+from keras_attention_apps.common.confidence import Features
+from keras_attention_apps.common.errors import UserError, counted
+from keras_attention_apps.common.inference import Hypothesis, Predictor
+from keras_attention_apps.common.litert import LiteTask
+from keras_attention_apps.common.models import loading
+from keras_attention_apps.common.options import Length, LengthRatio, Natural
+from keras_attention_apps.common.schema import TRANSLATION, Output
+from keras_attention_apps.common.text import END, StoredTokenizer, has_unspaced
+from keras_attention_apps.common.web import markup
+from keras_attention_apps.nmt import evidence
+from keras_attention_apps.nmt.config import PRESETS, TranslationSearchOptions
+from keras_attention_apps.nmt.data.glossary import Glossary, count_phrase, encode_phrase
+from keras_attention_apps.nmt.lexicon import LEXICON, Lexicon
+from keras_attention_apps.nmt.sentences import Layout, Part, Prepared, join_sentences
+from keras_attention_apps.nmt.symbols import AlignedWords, Languages
+from keras_attention_apps.nmt.text import (
+    WORD_BEGIN,
+    Copying,
+    Subwords,
+    aligned_words,
+    alignment_of,
+    block_diagonal,
+    clean,
+    merge_weights,
+    pad,
+)
+from keras_attention_apps.nmt.views import alignment_figure
+
+# Sentences are sorted by length within this many batches.
+SORTED_BATCHES = 16
+# Maximum number of sentences of a text. Its attention has the size of their square.
+MAX_SENTENCES = 100
+# An n-gram of up to so many tokens that follows itself so many times is a loop.
+LOOP_TOKENS, LOOP = 4, 4
+# The number of tokens before a phrase that may begin everywhere.
+ANYWHERE = -1
+T = TypeVar("T")
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of `size` successive items; the last may be shorter."""
+    items = iter(items)
+    while chunk := list(itertools.islice(items, size)):
+        yield chunk
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation(Output):
+    """A translation of one sentence, or of a text of several.
+
+    In several sentences, words attend to words of the same sentence alone.
+
+    Attributes:
+        text: The translation.
+        source_words, words: The words of the sentence and of the translation, separated
+            at spaces; in scripts without spaces, subwords.
+        score: Score by which translations are ranked; of several sentences, their mean.
+        log_probability: Natural logarithm of the translation's probability.
+        weights: Attention `(len(words), len(source_words))`; all are zero for a model
+            without attention.
+        end_weights: Attention to the end of the sentence, `(len(words),)`. With it, a
+            row sums to one, unless the attention is local.
+        cut: Whether a sentence was too long, and is translated in part, or the text has
+            more than `MAX_SENTENCES`.
+        omitted: The target phrases of the glossary that did not fit.
+        subwords: The subwords of the translation, and the end token, if it has ended;
+            of several sentences, each with its end token.
+        probabilities: Probability of each subword, given those before it.
+        word_probabilities: Probability of each word, given those before it.
+        lost: Parts of the source that must survive, such as numbers, and whose place in
+            the translation is not certain.
+        is_complete: Whether the search has ended the translation, without a loop.
+        confidence: Probability that the translation is usable; of several sentences,
+            the smallest of theirs. `None` for a model without `Confidence`.
+        unsure: Whether the translation is probably not usable, something is lost, or it
+            is not complete; of several sentences, whether this holds for one of them.
+            `None` for a model without calibration.
+        reason: Why it is unsure, in a few words; otherwise `None`.
+        doubtful: Indices of the words that are probably wrong.
+        untranslated: Indices of the source words that no word seems to translate.
+        features: The features of its `confidence`; `None` for several sentences.
+    """
+
+    text: str
+    source_words: list[str]
+    words: list[str]
+    score: float
+    log_probability: float
+    weights: np.ndarray
+    end_weights: np.ndarray
+    cut: bool = False
+    omitted: list[str] = dataclasses.field(default_factory=list)
+    subwords: list[str] = dataclasses.field(default_factory=list)
+    probabilities: list[float] = dataclasses.field(default_factory=list)
+    word_probabilities: list[float] = dataclasses.field(default_factory=list)
+    lost: list[str] = dataclasses.field(default_factory=list)
+    is_complete: bool = True
+    confidence: float | None = None
+    unsure: bool | None = None
+    reason: str | None = None
+    doubtful: list[int] = dataclasses.field(default_factory=list)
+    untranslated: list[int] = dataclasses.field(default_factory=list)
+    features: Features | None = dataclasses.field(
+        default=None, repr=False, compare=False
+    )
+
+    schema: ClassVar = TRANSLATION
+    noun: ClassVar = "translation"
+
+    def _repr_html_(self) -> str:
+        """Return the translation for a notebook: words that show where they looked."""
+        return markup.notebook_output(alignment_figure, self, "the model")
+
+    @property
+    def mean_log_probability(self) -> float:
+        """Mean over the subwords and the end token.
+
+        The larger it is, the more confident the model is.
+        """
+        return self.log_probability / max(len(self.subwords), 1)
+
+    @classmethod
+    def joined(
+        cls, translations: Sequence["Translation"], layout: Layout | None = None
+    ) -> "Translation":
+        """Return the translation of a text from those of its sentences.
+
+        The `layout` of the text says where they are.
+        """
+        is_plain = layout is None or layout.is_plain
+        if len(translations) == 1 and is_plain:
+            return translations[0]
+        texts = [one.text for one in translations]
+
+        def together(name):
+            return [x for one in translations for x in getattr(one, name)]
+
+        def indices(name, words):
+            """Return the indices of words of all sentences."""
+            sizes = [len(getattr(one, words)) for one in translations]
+            firsts = itertools.accumulate(sizes, initial=0)
+            pairs = zip(translations, firsts, strict=False)
+            return [first + i for one, first in pairs for i in getattr(one, name)]
+
+        # Only a calibrated model says whether it is unsure.
+        unsure = [one.unsure for one in translations if one.unsure is not None]
+        confidences = [x.confidence for x in translations if x.confidence is not None]
+        reasons = dict.fromkeys(one.reason for one in translations if one.reason)
+        return cls(
+            text=join_sentences(texts) if layout is None else layout.joined(texts),
+            source_words=together("source_words"),
+            words=together("words"),
+            score=float(np.mean([one.score for one in translations])),
+            log_probability=sum(one.log_probability for one in translations),
+            weights=block_diagonal([one.weights for one in translations]),
+            end_weights=np.concatenate([one.end_weights for one in translations]),
+            cut=any(one.cut for one in translations),
+            omitted=together("omitted"),
+            subwords=together("subwords"),
+            probabilities=together("probabilities"),
+            word_probabilities=together("word_probabilities"),
+            lost=together("lost"),
+            is_complete=all(one.is_complete for one in translations),
+            confidence=min(confidences, default=None),
+            unsure=any(unsure) if unsure else None,
+            reason="; ".join(reasons) or None,
+            doubtful=indices("doubtful", "words"),
+            untranslated=indices("untranslated", "source_words"),
+        )
+
+    @property
+    def alignment(self) -> list[tuple[int, int]]:
+        """Pairs of a source word and a target word, counted from 0.
+
+        A word without weights, or with its largest weight on the end token, has none.
+        """
+        return alignment_of(self.weights, self.end_weights)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Texts of the parts that were left out."""
+        found = []
+        if self.cut:
+            count = len(self.source_words)
+            were = "was" if count == 1 else "were"
+            found.append(f"too long; only {counted(count, 'word')} {were} translated")
+        if self.omitted:
+            count = len(self.omitted)
+            are = "does not fit, and is" if count == 1 else "do not fit, and are"
+            found.append(f"{counted(count, 'glossary phrase')} {are} left out")
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """A sentence as the search reads it, with the target phrases of a glossary.
+
+    It is `prepared` from the sentence of the text.
+
+    `phrases` are their token ids, and `places` the sets of indices of the words that
+    each translates, empty where words have no spaces between them. `omitted` are the
+    phrases that did not fit.
+    """
+
+    token_ids: list
+    cut: bool
+    phrases: list
+    places: list
+    omitted: list
+    prepared: Prepared
+
+
+class BaseTranslator(Predictor):
+    """Translates sentences, with the word alignment of every translation.
+
+    Subclasses set the attributes and implement `_search`. They also inherit from `Task`
+    or `LiteTask`, which implement `search_options`.
+
+    Attributes:
+        tokenizer: The `Subwords`.
+        max_length: Maximum number of subwords of a sentence, END included.
+        attends: Whether the model has attention.
+        extra_ids: Number of extended ids for words of the source; 0 without copying.
+        languages: Codes of the languages of source and target, such as `("en", "de")`;
+            `None` for each that is unknown.
+        lexicon: `Lexicon` of the training text, by which doubtful words are found;
+            `None` if there is none.
+    """
+
+    noun = "translator"
+    presets = PRESETS
+    tokenizer_type: type[StoredTokenizer] = Subwords
+    tokenizer: Subwords
+    max_length: int
+    attends: bool
+    extra_ids: int
+    languages: Languages = (None, None)
+    lexicon: Lexicon | None = None
+
+    def read_description(self, content, read=lambda name: None):
+        super().read_description(content, read)
+        lexicon = read(LEXICON)
+        self.lexicon = None if lexicon is None else Lexicon.from_content(lexicon)
+        pair = content.get("pair")
+        training = content.get("training")
+        if pair is None and isinstance(training, dict):
+            pair = training.get("pair")
+        self.languages = languages_of(pair or content.get("name"))
+
+    @property
+    def description(self) -> dict[str, Any]:
+        source, target = self.languages
+        pair = {"pair": f"{source}-{target}"} if source and target else {}
+        return {**super().description, **pair}
+
+    @property
+    def description_files(self):
+        return {} if self.lexicon is None else {LEXICON: self.lexicon.content}
+
+    def calibrate(self, calibration):
+        super().calibrate(calibration)
+        # A confidence of the old weights may use it; the new ones have none.
+        self.lexicon = None
+
+    @functools.cached_property
+    def copying(self) -> Copying | None:
+        """The `Copying` of the vocabulary; `None` without copying."""
+        return Copying(self.tokenizer) if self.extra_ids else None
+
+    @overload
+    def translate(self, sentences: str, **options: Any) -> Translation: ...
+
+    @overload
+    def translate(
+        self, sentences: Iterable[str], **options: Any
+    ) -> list[Translation]: ...
+
+    def translate(self, sentences, **options):
+        """Translate one sentence or several.
+
+        Args:
+            sentences: A string, or a list of them.
+            **options: Options of `translate_each`, except `n_best`.
+
+        Returns:
+            A `Translation`, or a list of them for a list of sentences.
+        """
+        return self.best(sentences, isinstance(sentences, str), **options)
+
+    def each(self, inputs, **options):
+        return self.translate_each(inputs, **options)
+
+    def translate_each(
+        self,
+        sentences: Iterable[str],
+        *,
+        n_best: int = 1,
+        batch_size: int = 64,
+        split: bool = True,
+        glossary: Glossary | dict[str, str] | None = None,
+        **search: Any,
+    ) -> Iterator[list[Translation]]:
+        """Translate any number of sentences, in batches of similar length.
+
+        Several batches are read and sorted by length before the first is translated.
+        With a batch size of 1, every sentence is translated before the next is read.
+
+        Args:
+            sentences: Iterable of strings.
+            split: Whether a string of several sentences is translated sentence by
+                sentence; see `split_sentences`. Of such a string, the `n_best`
+                translations are those with the highest mean score of their sentences.
+            n_best: Translations of a sentence, at most the beam width. There are fewer
+                where the search finds fewer.
+            batch_size: Batch size, in sentences.
+            glossary: `Glossary`, or a dict from source phrases to target phrases. Where
+                a source phrase occurs in a sentence, its translations contain the
+                target phrase. Phrases that exceed the maximum length of the model
+                are left out, from the end.
+            **search: Options of the beam search, `TranslationSearchOptions`:
+                `beam_size`, where 1 is greedy search; `length_penalty`, which ranks
+                hypotheses by log-probability / length ** penalty; `min_length_ratio`
+                and `max_length_ratio`, limits of the length relative to the source, in
+                subwords; `beam_groups` and `diversity_penalty` of diverse beam search.
+
+        Yields:
+            For each sentence, in order, the list of its `Translation`s, best first.
+
+        Raises:
+            ValueError: If `n_best` or `batch_size` is out of range, or `sentences` is a
+                string.
+        """
+        if isinstance(glossary, dict):
+            glossary = Glossary(glossary)
+        search = self.checked_search(sentences, n_best, batch_size, search)
+        layouts: collections.deque[Layout] = collections.deque()
+
+        def parts():
+            for text in sentences:
+                layout = self.layout(text, split=split)
+                layouts.append(layout)
+                yield from layout.parts[:MAX_SENTENCES]
+
+        options = batch_size, n_best, search
+        found = self._translate_sentences(parts(), glossary, options)
+        for first in found:
+            layout = layouts.popleft()
+            count = len(layout.parts)
+            others = itertools.islice(found, min(count, MAX_SENTENCES) - 1)
+            joined = joined_best([first, *others], n_best, layout)
+            if count > MAX_SENTENCES:
+                joined = [dataclasses.replace(one, cut=True) for one in joined]
+            yield joined
+
+    def _translate_sentences(self, sentences, glossary, options):
+        """Yield the list of `Translation`s of each sentence, as `translate_each`."""
+        batch_size, n_best, _ = options
+        # In batches of one sentence, sorting saves nothing.
+        sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
+        for chunk in chunks(sentences, batch_size * sorted_batches):
+            sources = [self._source(part, glossary) for part in chunk]
+            found = [
+                [self.marked(_copied_translation(x.prepared))]
+                if len(x.token_ids) == 1 or x.prepared.is_copied
+                else None
+                for x in sources
+            ]
+            waiting = [i for i, translations in enumerate(found) if not translations]
+            waiting.sort(key=lambda i: len(sources[i].token_ids))
+            for batch in chunks(waiting, batch_size):
+                ranked = self._hypotheses([sources[i] for i in batch], *options)
+                for i, ranked_of_one in zip(batch, ranked, strict=True):
+                    found[i] = [
+                        self._translation(sources[i], x, ranked_of_one)
+                        for x in ranked_of_one[:n_best]
+                    ]
+            yield from found
+
+    def _hypotheses(self, sources, batch_size, n_best, search):
+        """Return all hypotheses of each `_Source` of a batch, best first.
+
+        The phrases of a glossary replace words that a first search finds.
+        """
+        token_ids = [source.token_ids for source in sources]
+        options = batch_size, search["beam_size"], search
+        # Padding of a batch gives further hypotheses.
+        found = self._search(token_ids, *options)[: len(sources)]
+        best = (ranked[:n_best] for ranked in found)
+        replaced = list(map(self._replaced, sources, best))
+        again = [i for i, (begins, _) in enumerate(replaced) if begins]
+        if again:
+            phrases = [(sources[i].phrases, *replaced[i]) for i in again]
+            arguments = [token_ids[i] for i in again], *options, phrases
+            second = self._search(*arguments)
+            for i, ranked in zip(again, second, strict=False):
+                found[i] = ranked
+        return found
+
+    def _replaced(self, source, ranked):
+        """Return where the phrases of a source begin, and which tokens they replace.
+
+        For each phrase, these are the number of tokens before it, or `ANYWHERE`, and
+        the tokens of the best hypothesis in its place; `[]` if there are none, or if
+        they occur elsewhere, too. Both lists are empty if there are no phrases, or all
+        hypotheses have each in its place.
+        """
+        if not source.phrases:
+            return [], []
+        spans = [self._spans(source, one) for one in ranked]
+        if all(
+            tuple(one.token_ids[slice(*span)]) == tuple(phrase)
+            for one, of_one in zip(ranked, spans, strict=True)
+            for phrase, span in zip(source.phrases, of_one, strict=True)
+        ):
+            return [], []
+        best, token_ids = spans[0], ranked[0].token_ids.tolist()
+        banned = [token_ids[slice(*span)] for span in best]
+        for i, (phrase, tokens) in enumerate(zip(source.phrases, banned, strict=True)):
+            if count_phrase(token_ids, tokens) != 1 or count_phrase(phrase, tokens):
+                banned[i] = []
+        begins, shift, earliest = [ANYWHERE] * len(best), 0, 0
+        for begin, end, i in sorted((*span, i) for i, span in enumerate(best)):
+            if begin == end:
+                continue
+            begins[i] = max(begin + shift, earliest)
+            earliest = begins[i] + len(source.phrases[i])
+            shift += len(source.phrases[i]) - (end - begin)
+        return begins, banned
+
+    def _spans(self, source, hypothesis):
+        """Return the tokens of a hypothesis that translate the source of each phrase.
+
+        They are a begin and an end, without punctuation around them, or two zeros.
+        """
+        token_ids, origins, weights = self._expanded(source, hypothesis)
+        _, places = self.tokenizer.words(token_ids)
+        source_places = self.tokenizer.word_places(source.token_ids)
+        weights = merge_weights(weights, source_places, places)
+        spans = []
+        for of_phrase in source.places:
+            aligned = aligned_words(weights, of_phrase)
+            tokens = [
+                token
+                for token, word in enumerate(places)
+                if word in aligned and self._has_letters(token_ids[token])
+            ]
+            spans.append(
+                (origins[tokens[0]], origins[tokens[-1]] + 1) if tokens else (0, 0)
+            )
+        return spans
+
+    def _has_letters(self, token):
+        byte = self.tokenizer.bytes.get(token)
+        # From 128 on, it is a part of a character, which may be a letter.
+        text = self.tokenizer.pieces[token] if byte is None else chr(byte)
+        return (byte or 0) >= 128 or any(map(str.isalnum, text))
+
+    def _expanded(self, source, hypothesis):
+        """Return the token ids of a hypothesis, without extended ids.
+
+        Also return the index of the token from which each comes, and its attention.
+        """
+        token_ids, weights = hypothesis.token_ids, hypothesis.weights
+        origins: Sequence[int] = range(len(token_ids))
+        if self.copying:
+            token_ids, origins = self.copying.expand(token_ids, source.token_ids)
+            weights = weights[origins]
+        return token_ids, origins, weights
+
+    @property
+    def has_symbols(self) -> bool:
+        """Whether the vocabulary has symbols for what must survive."""
+        return bool(self.tokenizer.symbols)
+
+    def _is_word(self, word: str) -> bool:
+        """Return whether a word is one subword."""
+        return f"{WORD_BEGIN}{word}" in self._pieces
+
+    @functools.cached_property
+    def _pieces(self) -> frozenset[str]:
+        return frozenset(self.tokenizer.pieces)
+
+    def layout(self, text: str, *, split: bool = True) -> Layout:
+        """Return a text as sentences; with `split`, also as cells of a table."""
+        language = self.languages[0]
+        return Layout(text, language, split=split, has_symbols=self.has_symbols)
+
+    def token_count(self, sentence: str) -> int:
+        """Return the number of subwords of a sentence, END included.
+
+        Of a sentence with more numbers and the like than there are symbols, it is that
+        of the longest part.
+        """
+        return max(map(self.part_length, self.layout(sentence, split=False).parts))
+
+    def part_length(self, part: Part) -> int:
+        """Return the number of subwords of a `Part` of a layout, END included."""
+        return len(self.tokenizer.encode(self._prepared(part, None).text))
+
+    def _prepared(self, part: Part, glossary: Glossary | None) -> Prepared:
+        names = []
+        if self.lexicon is not None and self.has_symbols:
+            names = self.lexicon.names_in(part.text, self.tokenizer)
+        return Prepared(
+            part,
+            self.languages,
+            has_symbols=self.has_symbols,
+            is_word=self._is_word,
+            names=names,
+            kept=glossary.places(part.text) if glossary else (),
+        )
+
+    def _source(self, part: Part, glossary: Glossary | None) -> _Source:
+        """Return the `_Source` of a sentence and a `Glossary`, which may be `None`."""
+        prepared = self._prepared(part, glossary)
+        sentence = prepared.text
+        token_ids = self.tokenizer.encode(sentence)
+        cut = len(token_ids) > self.max_length
+        if cut:
+            token_ids = [*token_ids[: self.max_length - 1], END]
+        if not glossary:
+            return _Source(token_ids, cut, [], [], [], prepared)
+        if cut:
+            # Phrases of the rest have nothing to translate.
+            sentence = self.tokenizer.decode(token_ids)
+        found = glossary.find(sentence)
+        phrases = self._phrases(found)
+        while sum(map(len, phrases)) >= self.max_length:
+            phrases.pop()
+        is_aligned = self.attends and not has_unspaced(sentence)
+        places = [x if is_aligned else set() for x in found.values()]
+        omitted = list(found)[len(phrases) :]
+        places = places[: len(phrases)]
+        return _Source(token_ids, cut, phrases, places, omitted, prepared)
+
+    def _phrases(self, targets):
+        """Return target phrases as lists of token ids."""
+        return [encode_phrase(self.tokenizer.target, phrase) for phrase in targets]
+
+    def _search(self, token_ids, batch_size, n_best, search, phrases=()):
+        """Return the best hypotheses of each sentence of a batch, best first.
+
+        `phrases` has for each sentence the phrases that its translations contain, and
+        for each of these where it begins and which tokens it replaces; see `_replaced`.
+        """
+        raise NotImplementedError
+
+    def _translation(
+        self, source: _Source, hypothesis: Hypothesis, ranked: list[Hypothesis]
+    ) -> Translation:
+        """Return the translation of one of the `ranked` hypotheses of a sentence."""
+        prepared = source.prepared
+        token_ids, origins, weights = self._expanded(source, hypothesis)
+        source_words, source_places = self.tokenizer.words(source.token_ids)
+        words, places = self.tokenizer.words(token_ids)
+        # A word that was copied is one subword.
+        subwords = [""] * len(hypothesis.token_ids)
+        for token, origin in zip(token_ids, origins, strict=True):
+            subwords[origin] += self._piece(token, prepared)
+        length = hypothesis.length
+        if not self.attends:
+            # The only weight is that of the summary vector.
+            weights = np.zeros((len(places), len(source_places)))
+        # The end token is one more word.
+        merged = merge_weights(weights, [*source_places, len(source_words)], places)
+        aligned, lost = prepared.finished(
+            AlignedWords(
+                source_words,
+                words,
+                merged[:, :-1],
+                merged[:, -1],
+                word_log_probabilities(hypothesis, origins, places),
+            )
+        )
+        text = " ".join(aligned.words)
+        spaced = self.tokenizer.decode(token_ids).split(" ")
+        if spaced != words:
+            # The words are in a script without spaces.
+            spaced = prepared.formed(list(filter(None, spaced)))
+            text = " ".join(prepared.restored(spaced)[0])
+        tokens = list(map(int, hypothesis.token_ids[:length]))
+        translation = Translation(
+            text=text,
+            source_words=aligned.source_words,
+            words=aligned.words,
+            score=hypothesis.score,
+            log_probability=hypothesis.log_probability,
+            weights=aligned.weights,
+            end_weights=aligned.end_weights,
+            cut=source.cut,
+            omitted=source.omitted,
+            subwords=subwords[:length],
+            probabilities=np.exp(hypothesis.token_log_probabilities[:length]).tolist(),
+            word_probabilities=np.exp(aligned.log_probabilities).tolist(),
+            lost=[*lost, *prepared.lost_in(text)],
+            is_complete=tokens[-1:] == [END]
+            and longest_loop(tokens) <= max(longest_loop(source.token_ids), LOOP - 1),
+        )
+        features = evidence.features_of(
+            translation, source_places, hypothesis, ranked, self.lexicon
+        )
+        return self.marked(translation, features)
+
+    def _piece(self, token: int, prepared: Prepared) -> str:
+        """Return the subword of a token, or what a symbol stands for."""
+        piece = self.tokenizer.pieces[token]
+        original = prepared.originals.get(piece.removeprefix(WORD_BEGIN))
+        return piece if original is None else f"{WORD_BEGIN}{original.target}"
+
+    def marked(self, output, features=None):
+        output = super().marked(output, features)
+        return evidence.explained(output, self.confidence, self.lexicon)
+
+
+def word_log_probabilities(
+    hypothesis: Hypothesis, origins: Sequence[int], places: np.ndarray
+) -> np.ndarray:
+    """Return the log-probability of each word of a hypothesis, given those before it.
+
+    `origins` has for each subword up to END the index of the token from which it
+    comes, and `places` the index of its word.
+    """
+    tokens = np.array(origins[: len(places)], int)
+    # Several subwords of a copied word come from one token.
+    first = np.append(True, tokens[1:] != tokens[:-1])[: len(tokens)]
+    values = np.where(first, hypothesis.token_log_probabilities[tokens], 0.0)
+    return np.bincount(places, values, int(places.max()) + 1 if len(places) else 0)
+
+
+def joined_best(
+    ranked: Iterable[list[Translation]], n_best: int, layout: Layout | None = None
+) -> list[Translation]:
+    """Return the best translations of a text, from those of its sentences.
+
+    The `layout` of the text says where they are.
+    """
+    best: list[tuple[Translation, ...]] = [()]
+    for translations in ranked:
+        longer = [
+            (*chosen, one)
+            for place, chosen in enumerate(best)
+            # Combinations that are worse than `n_best` others are left out.
+            for one in translations[: n_best // (place + 1)]
+        ]
+        longer.sort(key=lambda chosen: -sum(one.score for one in chosen))
+        best = longer[:n_best]
+    return [Translation.joined(chosen, layout) for chosen in best]
+
+
+def _copied_translation(prepared: Prepared) -> Translation:
+    """Return the translation of a sentence without words: its symbols, or nothing."""
+    words = clean(prepared.text).split(" ") if prepared.originals else []
+    source_words, _ = prepared.restored(words, is_source=True)
+    words, _ = prepared.restored(words)
+    weights = np.zeros((len(words), len(source_words)))
+    for i in range(len(words)):
+        weights[i, i * len(source_words) // len(words)] = 1.0
+    text = " ".join(words)
+    return Translation(
+        text, source_words, words, 0.0, 0.0, weights, np.zeros(len(words))
+    )
+
+
+def longest_loop(tokens: Sequence[int]) -> int:
+    """Return how often an n-gram of up to `LOOP_TOKENS` tokens follows itself.
+
+    >>> longest_loop([5, 8, 9, 8, 9, 8, 9, 2])
+    3
+    """
+    longest = 1
+    for n in range(1, LOOP_TOKENS + 1):
+        run = 0
+        for i in range(n, len(tokens)):
+            run = run + 1 if tokens[i] == tokens[i - n] else 0
+            longest = max(longest, 1 + run // n)
+    return longest
+
+
+def languages_of(pair: Any) -> Languages:
+    """Return the codes of the languages at the end of a name, such as `en-de`."""
+    match = re.search("(?:^|-)([a-z]{2,3})-([a-z]{2,3})$", str(pair or ""))
+    return (match[1], match[2]) if match else (None, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """The metadata of a file; see the attributes of `BaseTranslator`.
+
+    Attributes:
+        lengths: Lengths of sources that have a signature, from the shortest on.
+    """
+
+    lengths: list[Length]
+    max_length: Length
+    length_ratio: LengthRatio | None
+    attends: bool
+    extra_ids: Natural = 0
+
+
+class LiteTranslator(LiteTask, BaseTranslator):
+    """Translates sentences with a LiteRT file, without Keras or TensorFlow.
+
+    It starts in a fraction of a second. The options of the search are those with which
+    the file was exported. `translate` and `translate_each` are those of `Translator`.
+    Several sentences are translated in parallel, each in a thread.
+    A sentence is padded to the next length for which the file has a signature.
+
+    Args:
+        path: Name of an exported file.
+        threads: Number of threads; by default one per processor.
+    """
+
+    search_type = TranslationSearchOptions
+    metadata_type = Metadata
+    tokenizer: Subwords
+    lengths: list[int]
+
+    def _phrases(self, targets):
+        raise UserError(
+            "a LiteRT file has no input for the phrases of a glossary: translate with "
+            f"Keras. Received: {self.path}"
+        )
+
+    def _search(self, token_ids, batch_size, n_best, search, phrases=()):
+        if len(token_ids) == 1:
+            return [self._search_one(self.runtime, n_best, token_ids[0])]
+        search_one = functools.partial(
+            self._search_one, self.runtime.in_parallel, n_best
+        )
+        return [found for _, found in self.in_parallel(search_one, token_ids)]
+
+    def _search_one(self, run, n_best, token_ids):
+        """Return the best hypotheses of a sentence, best first."""
+        with loading(self.path, self.noun):
+            columns = min(x for x in self.lengths if x >= len(token_ids))
+            source = pad([token_ids], columns=columns)
+            return self._run_search(run, f"length_{columns}", n_best, source=source)

@@ -1,0 +1,322 @@
+"""Translators in CTranslate2, and packages of Argos Translate."""
+
+import json
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+from attention_testing.nmt.trainings import TINY
+from keras_attention_apps.common.options import with_defaults
+from keras_attention_apps.common.text import END, START
+from keras_attention_apps.nmt.config import RECIPES, ModelConfig
+from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.network import build_network
+from keras_attention_apps.nmt.sentences import split_sentences
+from keras_attention_apps.nmt.text import pad
+
+from .conftest import translate
+
+ctranslate2 = pytest.importorskip("ctranslate2")
+
+from keras_attention_apps.nmt import ctranslate2_models  # noqa: E402
+from keras_attention_apps.nmt.argos import sentence_splitter  # noqa: E402
+from keras_attention_apps.nmt.ctranslate2_runtime import CTranslate2Translator  # noqa: E402
+
+SENTENCES = ["the red dog sees a cat", "a old bird", "the big cat likes the old dog"]
+SIZES = {"units": 22, "encoder_layers": 3, "decoder_layers": 2}
+
+
+def built(task, subwords):
+    """Return a translator of a class with random weights."""
+    config = ModelConfig(attention="self-attention", **{**TINY, **SIZES})
+    config = with_defaults(config, RECIPES["self-attention"])
+    network = build_network(config, len(subwords))
+    one = np.ones((1, 2), "int32")
+    network({"source": one, "target": one})
+    return task(config, subwords, network)
+
+
+@pytest.fixture(scope="module")
+def weights(subwords):
+    """Weights of a network that has learned the translations of `SENTENCES`."""
+    translator = built(Translator, subwords)
+    targets = [[START, *subwords.encode(translate(x.split()))] for x in SENTENCES]
+    pairs = {
+        "source": pad([subwords.encode(x) for x in SENTENCES]),
+        "target": pad(targets),
+    }
+    network = translator.network
+    network.compile(keras.optimizers.Adam(1e-2))
+    network.fit(pairs, epochs=80, batch_size=len(SENTENCES), verbose=0)
+    return network.get_weights()
+
+
+@pytest.fixture
+def transformer(subwords, weights):
+    """A function that returns the trained translator as one of a class."""
+
+    def build(task=Translator):
+        translator = built(task, subwords)
+        translator.network.set_weights(weights)
+        return translator
+
+    return build
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """Let the runtime compute in float32."""
+    load = ctranslate2_models.load_engine
+
+    def load_exact(translator, *, compute_type, **options):
+        assert compute_type == "int8"
+        return load(translator, compute_type="float32", **options)
+
+    monkeypatch.setattr(ctranslate2_models, "load_engine", load_exact)
+
+
+@pytest.fixture
+def folder(transformer, tmp_path):
+    path = tmp_path / "translator"
+    transformer().save(path, training={"pair": "en-fr"})
+    return path
+
+
+def check_equal(found, expected):
+    assert [x.text for x in found] == [x.text for x in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.subwords == other.subwords
+        assert one.alignment == other.alignment
+        for name in ("weights", "end_weights", "probabilities"):
+            np.testing.assert_allclose(
+                getattr(one, name), getattr(other, name), atol=2e-4
+            )
+        for name in ("score", "log_probability"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name), abs=1e-3)
+        assert one.features.keys() == other.features.keys()
+        for name, value in other.features.items():
+            assert one.features[name] == pytest.approx(value, abs=1e-3), name
+
+
+def test_translations_are_those_of_our_search(transformer, exact, monkeypatch):
+    ours, theirs = transformer(), transformer(CTranslate2Translator)
+    expected = ours.translate(SENTENCES, beam_size=3)
+    # Only CTranslate2 searches.
+    monkeypatch.setattr(Translator, "_search", None)
+    found = theirs.translate(SENTENCES, beam_size=3)
+    assert all(len(translation.words) > 1 for translation in found)
+    check_equal(found, expected)
+
+
+def test_n_best_translations_are_those_of_our_search(transformer, exact):
+    options = {"n_best": 2, "beam_size": 3, "length_penalty": 0.5}
+    found, expected = (
+        list(transformer(task).translate_each(SENTENCES, **options))
+        for task in (CTranslate2Translator, Translator)
+    )
+    for ranked, other in zip(found, expected, strict=True):
+        check_equal(ranked, other)
+
+
+def test_what_breaks_a_constraint_is_searched_again(exact, subwords, monkeypatch):
+    texts = ["the dog sees 12 cats", "the dog", "a cat and 7.5 birds"]
+    with_symbols = subwords.with_symbols()
+    ours, theirs = (
+        built(task, with_symbols) for task in (Translator, CTranslate2Translator)
+    )
+    theirs.network.set_weights(ours.network.get_weights())
+    searched = []
+    search = Translator._search
+    monkeypatch.setattr(
+        Translator,
+        "_search",
+        lambda self, token_ids, *options: (
+            searched.extend(token_ids) or search(self, token_ids, *options)
+        ),
+    )
+    found = theirs.translate(texts, beam_size=3)
+    # The untrained network does not copy symbols.
+    assert len(searched) >= 2
+    check_equal(found, ours.translate(texts, beam_size=3))
+    assert found[0].text.count("12") == 1
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_valid"),
+    [
+        ("a b .", True),
+        ("a b a", False),
+        ("a a a a .", True),
+        ("a a a a a .", False),
+        ("a b a b a b a b .", False),
+        ("a .", False),
+        ("a 1 .", True),
+        ("a 2 .", False),
+        ("1 1 .", False),
+    ],
+)
+def test_loops_lengths_ends_and_symbols_are_checked(subwords, tokens, is_valid):
+    theirs = built(CTranslate2Translator, subwords.with_symbols())
+    first, second, *_ = theirs.tokenizer.symbols.values()
+    names = {"a": 300, "b": 301, "1": first, "2": second, ".": END}
+    ids = [names[token] for token in tokens.split()]
+    source = [300, *[first] * ("1" in tokens or "2" in tokens), END]
+    assert theirs._is_valid(source, ids, (3, 8)) == is_valid
+
+
+def test_glossaries_work(transformer, exact):
+    options = {"glossary": {"dog": "wolf"}, "beam_size": 3}
+    found, expected = (
+        transformer(task).translate(SENTENCES, **options)
+        for task in (CTranslate2Translator, Translator)
+    )
+    check_equal(found, expected)
+    assert "wolf" in found[0].text
+
+
+def spoken(folder, sentence, **options):
+    """Return a translation by the files alone, as CTranslate2's manual does it."""
+    import sentencepiece
+
+    model = str(folder / "sentencepiece.model")
+    subwords = sentencepiece.SentencePieceProcessor(model_file=model)
+    engine = ctranslate2.Translator(str(folder))
+    (result,) = engine.translate_batch(
+        [subwords.encode(sentence, out_type=str)], beam_size=3, **options
+    )
+    return subwords.decode(result.hypotheses[0])
+
+
+def test_a_folder_translates_without_this_package(folder, tmp_path, capsys):
+    output = tmp_path / "exported"
+    command = ["export", str(output), "--format", "ctranslate2", "--model", str(folder)]
+    assert main(command) == 0
+    assert capsys.readouterr().out == f"Wrote {output}\n"
+    expected = Translator.from_preset(folder).translate(SENTENCES, beam_size=3)
+    limit = {"max_decoding_length": 20}
+    assert [spoken(output, x, **limit) for x in SENTENCES] == [
+        translation.text for translation in expected
+    ]
+    # An older export is replaced, and another folder is not.
+    assert main([*command, "--quantize", "int8"]) == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "letter.txt").write_text("kept")
+    assert main(["export", str(other), *command[2:]]) == 2
+
+
+def test_a_package_has_what_argos_translate_reads(folder, tmp_path):
+    output = tmp_path / "en_fr.argosmodel"
+    assert main(["export", str(output), "--model", str(folder)]) == 0
+    with zipfile.ZipFile(output) as archive:
+        roots = {name.split("/")[0] for name in archive.namelist()}
+        archive.extractall(tmp_path)
+    assert roots == {"translate-en_fr-1_0"}
+    root = tmp_path / "translate-en_fr-1_0"
+    metadata = json.loads((root / "metadata.json").read_text())
+    names = {name: metadata[name] for name in ("from_code", "to_code", "to_name")}
+    assert names == {"from_code": "en", "to_code": "fr", "to_name": "French"}
+    # Argos Translate appends no end.
+    assert json.loads((root / "model/config.json").read_text())["add_source_eos"]
+    assert (root / "sentencepiece.model").exists()
+    assert list((root / "minisbd").glob("*.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["m.tflite", "--format", "ctranslate2"], "must end in .tflite for the format"),
+        (["m", "--format", "argos"], "must end in .tflite for the format"),
+        (["m", "--pair", "en-de"], "--pair needs the format argos"),
+        (["m", "--format", "ctranslate2", "--beam-size", "2"], "beam_size=2"),
+        (["m.argosmodel", "--pair", "x"], "needs the language pair"),
+    ],
+)
+def test_problems_of_exports_are_one_line(folder, tmp_path, options, fault, capsys):
+    output, *options = options
+    command = ["export", str(tmp_path / output), *options, "--model", str(folder)]
+    assert main(command) == 2
+    assert fault in capsys.readouterr().err
+    assert not (tmp_path / output).exists()
+
+
+def test_recurrent_networks_are_refused(model_folder, tmp_path, capsys):
+    output = str(tmp_path / "m")
+    command = [
+        "export",
+        output,
+        "--format",
+        "ctranslate2",
+        "--model",
+        str(model_folder),
+    ]
+    assert main(command) == 2
+    assert "attention=bahdanau" in capsys.readouterr().err
+    command = ["translate", "a dog", "--runtime", "ctranslate2"]
+    assert main([*command, "--model", str(model_folder)]) == 2
+    assert "attention=bahdanau" in capsys.readouterr().err
+
+
+def test_the_command_runs_on_ctranslate2(folder, capsys, monkeypatch):
+    monkeypatch.setattr(Translator, "_search", None)
+    command = ["translate", SENTENCES[0], "--model", str(folder)]
+    assert main([*command, "--runtime", "ctranslate2", "--threads", "1"]) == 0
+    assert capsys.readouterr().out.strip()
+    assert main([*command, "--runtime", "ctranslate2", "--jit-compile"]) == 2
+    assert "jit_compile needs the runtime keras" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_long_lists_are_translated_by_ctranslate2(count, folder, tmp_path, monkeypatch):
+    module = "keras_attention_apps.nmt.commands.translate"
+    monkeypatch.setattr(f"{module}.LONG_LINES", 3)
+    loaded = []
+    load = CTranslate2Translator.from_preset
+    monkeypatch.setattr(
+        CTranslate2Translator,
+        "from_preset",
+        lambda *arguments, **options: loaded.append(1) or load(*arguments, **options),
+    )
+    text, output = tmp_path / "text.en", tmp_path / "text.fr"
+    text.write_text("".join(f"{line}\n" for line in SENTENCES[:count]))
+    command = ["translate", "--input", str(text), "--output", str(output)]
+    assert main([*command, "--model", str(folder)]) == 0
+    assert len(output.read_text().splitlines()) == count
+    assert len(loaded) == (count == 3)
+
+
+TEXTS = [
+    "The dog runs. The cat sleeps.",
+    'He said "Come here!" Then he left.',
+    "Is it late? (Yes.) No!",
+    "Mr. Smith met Dr. Brown on Jan. 5 at No. 7 in town. They talked.",
+    "J. R. Tolkien wrote e.g. books. Der Hund, z. B. dieser, schläft.",
+    "Am 3. Mai kam Prof. Meyer. Er blieb.",
+    "It costs 3.50 dollars. 7 people paid... and left.",
+    "no capital. letters here",
+    "One sentence",
+    "„Komm!“ rief er. »Nein.« Sie ging.",
+    "彼は来た。彼女は去った。",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_rules_in_onnx_split_as_ours(text):
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(
+        sentence_splitter(), providers=["CPUExecutionProvider"]
+    )
+    metadata = session.get_modelmeta().custom_metadata_map
+    identifiers = json.loads(metadata["vocab"])["_unit2id"]
+    assert json.loads(metadata["config"])["feat_funcs"] == ["capitalized", "numeric"]
+    # MiniSBD fills paragraphs up with at least one PAD.
+    units = [[*(identifiers.get(x, identifiers["<UNK>"]) for x in text), 0]]
+    features = [[*([x.isupper(), x.isdigit()] for x in text), [0, 0]]]
+    inputs = {"units": np.array(units), "features": np.array(features, "float32")}
+    (classes,) = session.run(None, inputs)
+    ends = np.flatnonzero(classes[0].argmax(axis=-1)[: len(text)] == 2) + 1
+    pieces = np.split(np.array(list(text)), [x for x in ends if x < len(text)])
+    assert ["".join(x).strip() for x in pieces] == split_sentences(text)

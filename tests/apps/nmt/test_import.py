@@ -1,0 +1,459 @@
+"""Imported models of Marian give the numbers that transformers gives.
+
+`marian_logits.json` has those of transformers for the random weights of
+`attention_testing.nmt.marian`.
+"""
+
+import collections
+import io
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from attention_testing.arrays import numpy
+from attention_testing.nmt import marian as published
+from attention_testing.programs import error_of
+from keras_attention import Ban, beam_search
+from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
+from keras_attention_apps.nmt import marian
+from keras_attention_apps.nmt.commands.import_model import read_translator
+from keras_attention_apps.nmt.inference import Translator
+from keras_attention_apps.nmt.main import main
+from keras_attention_apps.nmt.network import alignment, build_network
+from keras_attention_apps.nmt.translations import LiteTranslator
+
+NUMBERS = Path(__file__).parent / "marian_logits.json"
+
+
+def network_of(model):
+    network = build_network(model.config, len(marian.token_order(model)))
+    marian.assign_weights(network, model)
+    return network
+
+
+def our_ids(model, rows):
+    """Return our token ids of published ones, padded."""
+    order = marian.token_order(model)
+    ids = {number: token for token, number in enumerate(order)}
+    # The start of a target is the published padding.
+    ids[len(model.vocabulary) - 1] = START
+    return np.array([[ids[x] for x in row] for row in rows], "int32")
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory):
+    """A model of fixed tokens, and the numbers of transformers for it."""
+    folder = tmp_path_factory.mktemp("letters")
+    published.write_transformers(folder, vocabulary=published.LETTERS)
+    model = marian.read_published(folder)
+    return model, network_of(model), json.loads(NUMBERS.read_text())
+
+
+def sources_of(model, numbers):
+    sources = our_ids(model, numbers["source"])
+    return np.where(sources == START, PAD, sources)
+
+
+def test_logits_are_those_of_transformers(letters):
+    model, network, numbers = letters
+    source = sources_of(model, numbers)[:2]
+    target = our_ids(model, numbers["target"])
+
+    # The last token of a target is only predicted.
+    inputs = {"source": source, "target": np.pad(target, ((0, 0), (0, 1)))}
+    logits = numpy(network.logits(network(inputs)))
+
+    expected = np.array(numbers["logits"])[..., marian.token_order(model)]
+    expected[..., [PAD, START]] -= np.log(2)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_beam_search_chooses_the_tokens_of_transformers(letters):
+    model, network, numbers = letters
+    source = sources_of(model, numbers)
+    memory, state = network.begin({"source": ops.convert_to_tensor(source)}, 16)
+
+    result = beam_search(
+        lambda token_ids, state: network.step(token_ids, state, memory),
+        state,
+        start=START,
+        end=END,
+        max_length=16,
+        beam_size=4,
+        constraints=[Ban([PAD, START])],
+        positions=source.shape[1],
+    )
+
+    order = marian.token_order(model)
+    rows = zip(
+        numpy(result["token_ids"])[:, 0], numpy(result["lengths"])[:, 0], strict=True
+    )
+    chosen = [[order[token] for token in row[:length]] for row, length in rows]
+    assert chosen == numbers["beam"]
+
+
+def test_the_loss_has_the_bias_of_the_output(letters):
+    model, network, numbers = letters
+    target = our_ids(model, numbers["target"])
+    inputs = {"source": sources_of(model, numbers)[:2], "target": target}
+    hidden = network(inputs)
+
+    loss = float(network.compute_loss(inputs, None, hidden))
+
+    log_probs = numpy(ops.log_softmax(network.logits(hidden)))
+    chosen = np.take_along_axis(log_probs, target[:, 1:, None], axis=-1)
+    np.testing.assert_allclose(loss, -chosen.mean(), rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the tokenizers of two languages, as transformers writes it."""
+    folder = tmp_path_factory.mktemp("published") / "opus-mt-en-de"
+    published.write_transformers(folder, end_bias=2.0)
+    return folder
+
+
+def test_an_imported_model_comes_back_from_its_folder(folder, tmp_path, capsys):
+    main(["import", str(folder), "--output", str(tmp_path / "model")])
+
+    assert f"Wrote {tmp_path / 'model'}" in capsys.readouterr().out
+    loaded = Translator.from_preset(tmp_path / "model")
+    direct = read_translator(folder)
+    pairs = zip(loaded.network.get_weights(), direct.network.get_weights(), strict=True)
+    assert all(np.array_equal(*pair) for pair in pairs)
+    assert loaded.languages == ("en", "de")
+    assert loaded.tokenizer.target.content != loaded.tokenizer.content
+    translation = loaded.translate("Two cats sleep on the roof.")
+    assert translation.text == direct.translate("Two cats sleep on the roof.").text
+    assert translation.weights.shape == (len(translation.words), 6)
+    # A word of the glossary is spelt by the subwords of the target.
+    glossary = loaded.translate("Two cats sleep.", glossary={"cats": "katzen"})
+    assert "katzen" in glossary.text.lower()
+
+
+def test_subwords_are_those_of_both_tokenizers(folder):
+    import sentencepiece
+
+    subwords = marian.subwords_of(marian.read_published(folder))
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    for name, ours, text in (
+        # The normalisation of the tokenizer takes the ligature apart. It does not know
+        # the letter z, which is in the vocabulary of the other language.
+        ("source", subwords, "Two cats ru\ufb01n a z dog?"),
+        ("target", subwords.target, "Zwei Hunde rennen im Schnee!"),
+    ):
+        theirs = sentencepiece.SentencePieceProcessor(
+            model_file=str(folder / f"{name}.spm")
+        )
+        pieces = [subwords.pieces[token] for token in ours.encode(text)]
+        expected = [
+            piece if piece in vocabulary else "<unk>"
+            for piece in theirs.encode(text, out_type=str)
+        ]
+        assert pieces == [*expected, "</s>"]
+    assert subwords.decode(subwords.encode("Two cats sleep.")) == "Two cats sleep."
+
+
+def test_a_target_language_is_one_token(tmp_path, capsys):
+    published.write_transformers(tmp_path / "many", languages=[">>deu<<", ">>fra<<"])
+    main(["import", str(tmp_path / "many"), "--output", str(tmp_path / "model")])
+
+    assert "target languages: deu, fra" in capsys.readouterr().out
+    subwords = Translator.tokenizer_type.load(tmp_path / "model")
+    first, *rest = subwords.encode(">>deu<< Two cats")
+    assert subwords.pieces[first] == "\u2581>>deu<<"
+    assert rest == subwords.encode("Two cats")
+    assert first in subwords.banned and UNKNOWN in subwords.banned
+
+
+def test_the_files_of_marian_are_the_same_model(folder, tmp_path):
+    vocabulary = published.write_marian(tmp_path)
+    theirs = marian.read_published(tmp_path)
+    ours = network_of(theirs)
+    reference = marian.read_published(folder)
+    # The random weights but for the bias of the end, and what differs on purpose.
+    reference.weights["final_logits_bias"] = published.random_weights(
+        len(vocabulary) + 1, **published.SIZES
+    )["final_logits_bias"]
+    reference.config = theirs.config
+    network = network_of(reference)
+    random = np.random.default_rng(2)
+    source = random.integers(UNKNOWN + 1, len(vocabulary), (2, 5)).astype("int32")
+    inputs = {
+        "source": source,
+        "target": np.pad(source, ((0, 0), (1, 0)), "constant", constant_values=START),
+    }
+
+    logits = [numpy(x.logits(x(inputs)))[..., START + 1 :] for x in (ours, network)]
+
+    np.testing.assert_allclose(*logits, atol=1e-5)
+    half = published.SIZES["depth"] // 2
+    encoded = numpy(ours.positions(np.zeros((1, 3, 2 * half), "float32")))[0]
+    # As Marian computes them: the last wavelength is 10000.
+    np.testing.assert_allclose(encoded[2, half - 1], np.sin(2 / 10_000), rtol=1e-4)
+    np.testing.assert_allclose(encoded[2, half], np.cos(2.0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_weights_of_pytorch_are_read_without_pytorch(folder, tmp_path, zipped):
+    torch = pytest.importorskip("torch")
+    weights = marian.read_safetensors(folder / "model.safetensors")
+    tensors = collections.OrderedDict(
+        (name, torch.tensor(x.copy())) for name, x in weights.items()
+    )
+    # A view of a storage, transposed, and a second name of it.
+    tensors["turned"] = tensors["model.shared.weight"][2:5].T
+    tensors["half"] = tensors["final_logits_bias"].half()
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(tensors, path, _use_new_zipfile_serialization=zipped)
+
+    arrays = marian.read_pytorch(path)
+
+    assert arrays.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(arrays[name], tensor.float().numpy())
+
+
+class Harmful:
+    """An object whose pickle would make a folder."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_runs_nothing(tmp_path, zipped):
+    mark, path = tmp_path / "mark", tmp_path / "pytorch_model.bin"
+    content = pickle.dumps({"model.shared.weight": Harmful(mark)}, protocol=2)
+    if zipped:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("archive/data.pkl", content)
+        content = buffer.getvalue()
+    path.write_bytes(content)
+
+    with pytest.raises(UserError, match=r"mkdir is not part of a tensor"):
+        marian.read_pytorch(path)
+    assert not mark.exists()
+
+
+def test_a_tensor_outside_of_its_storage_is_refused(tmp_path):
+    storage = marian._Storage("<f4", "0", 4)
+    storage.read(bytes(16))
+    for offset, shape, strides in (
+        (1, (4,), (1,)),
+        (0, (2, 2), (4, 1)),
+        (-1, (2,), (1,)),
+        (0, (2,), (-1,)),
+        (0, (2, 2), (1,)),
+    ):
+        with pytest.raises(pickle.UnpicklingError):
+            marian._Tensor(storage, offset, shape, strides).array()
+
+
+CHANGES = [
+    ({"model_type": "bart"}, "model_type='marian'.*Received: 'bart'"),
+    ({"scale_embedding": False}, "scale_embedding=True.*Received: False"),
+    ({"normalize_before": True}, "normalize_before=False.*Received: True"),
+    ({"activation_function": "tanh"}, "activations.*Received: 'tanh'"),
+    ({"decoder_ffn_dim": 14}, r"equal encoder_ffn_dim.*Received: \[13, 14\]"),
+    ({"encoder_layers": "two"}, "encoder_layers.*Received: 'two'"),
+    ({"encoder_attention_heads": 3}, "equal encoder_attention_heads"),
+    ({"decoder_layers": 1}, "weights that are not known: 'model.decoder.layers.1"),
+    ({"decoder_layers": 3}, "have no model.decoder.layers.2.self_attn"),
+    ({"d_model": 16}, r"shape \(58|expected"),
+    ({"pad_token_id": 3}, "pad_token_id.*Received: 3"),
+    ({"decoder_start_token_id": 0}, "decoder_start_token_id.*Received: 0"),
+]
+
+
+@pytest.mark.parametrize("changes, message", CHANGES, ids=str)
+def test_other_models_are_refused(tmp_path, changes, message):
+    published.write_transformers(tmp_path, **changes)
+
+    with pytest.raises(UserError, match=message):
+        read_translator(tmp_path)
+
+
+def test_incomplete_folders_are_one_line(folder, tmp_path, capsys):
+    output = ["--output", str(tmp_path / "model")]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    error = error_of(main, ["import", str(empty), *output], capsys)
+    assert "expected the folder of a Marian model" in error
+    for name in ("source.spm", "vocab.json", "model.safetensors"):
+        copy = tmp_path / name
+        copy.mkdir()
+        for path in folder.iterdir():
+            if path.name != name:
+                (copy / path.name).write_bytes(path.read_bytes())
+        error = error_of(main, ["import", str(copy), *output], capsys)
+        assert name in error and "\n" not in error.strip()
+    (tmp_path / "source.spm" / "source.spm").write_bytes(b"\xff\xff")
+    error = error_of(main, ["import", str(tmp_path / "source.spm"), *output], capsys)
+    assert "source.spm is not a SentencePiece model" in error
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_damaged_safetensors_file_is_refused(folder, tmp_path):
+    content = (folder / "model.safetensors").read_bytes()
+    path = tmp_path / "model.safetensors"
+    for damaged in (b"", content[:20], b"\xff" * 40, content[:-4], b"\2" + bytes(7)):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"model.safetensors"):
+            marian.read_safetensors(path)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="LiteRT files need TensorFlow"
+)
+def test_a_litert_file_of_an_imported_model_translates_as_it_does(tmp_path):
+    published.write_transformers(
+        tmp_path / "en-de", end_bias=2.0, max_position_embeddings=16
+    )
+    translator = read_translator(tmp_path / "en-de")
+    translator.save(tmp_path / "model", half=False)
+    model = ["--model", str(tmp_path / "model")]
+    lite = tmp_path / "model.tflite"
+    main(["export", str(lite), *model, "--quantize", "none"])
+    sentences = ["Two cats sleep.", "A dog ru\ufb01n.", "The snow."]
+
+    expected = [x.text for x in translator.translate(sentences, beam_size=4)]
+
+    lite = LiteTranslator(lite).translate(sentences)
+    assert [x.text for x in lite] == expected
+
+
+def test_an_imported_model_is_fine_tuned(folder, tmp_path):
+    main(["import", str(folder), "--output", str(tmp_path / "model")])
+    for side, words in (("en", published.SOURCE_WORDS), ("de", published.TARGET_WORDS)):
+        lines = published.corpus(words, 30)
+        for split, part in (("train", lines[:20]), ("val", lines[20:])):
+            path = tmp_path / f"{split}.{side}"
+            path.write_text("\n".join(part) + "\n", encoding="utf-8")
+    options = {
+        "data": tmp_path,
+        "pair": "en-de",
+        "from-preset": tmp_path / "model",
+        "output": tmp_path / "tuned",
+        "epochs": 1,
+        "batch-tokens": 400,
+        "validation-metric": "chrf",
+    }
+    arguments = [
+        str(x) for name, value in options.items() for x in (f"--{name}", value)
+    ]
+
+    assert main(["train", *arguments]) == 0
+
+    before = Translator.from_preset(tmp_path / "model")
+    after = Translator.from_preset(tmp_path / "tuned" / "model")
+    assert after.tokenizer.content == before.tokenizer.content
+    for name in ("output_bias", "embedding"):
+        moved, kept = (getattr(x.network, name) for x in (after, before))
+        if name == "embedding":
+            moved, kept = moved.embeddings, kept.embeddings
+        assert np.isfinite(numpy(moved)).all()
+        assert np.abs(numpy(moved) - numpy(kept)).max() > 1e-5
+
+
+def test_the_head_that_aligns_is_found(folder):
+    # Each token of a target translates the source token at the mirrored place.
+    random = np.random.default_rng(1)
+    sources = [[*random.integers(4, 12, 5).tolist(), END] for _ in range(60)]
+    targets = [[*(x + 20 for x in ids[-2::-1]), END] for ids in sources]
+    posteriors = alignment.alignment_posteriors(
+        [ids[:-1] for ids in sources], [ids[:-1] for ids in targets]
+    )
+    best = [x.argmax(axis=1).tolist() for x in posteriors]
+    # Equal tokens of one sentence cannot be told apart.
+    distinct = [i for i, ids in enumerate(sources) if len(set(ids)) == len(ids)]
+    assert len(distinct) > 5
+    assert all(best[i] == [4, 3, 2, 1, 0] for i in distinct)
+
+    network = read_translator(folder).network
+    weights = alignment.head_weights(network, sources, targets)
+    assert weights.shape == (60, 2, published.SIZES["heads"], 6, 6)
+    scores = alignment.head_scores(network, sources, targets)
+    shares = [x / x.sum(axis=1, keepdims=True) for x in posteriors]
+    expected = np.mean(
+        [
+            (weights[i, :, :, :5, :5] * share).sum(axis=(2, 3)) / 5
+            for i, share in enumerate(shares)
+        ],
+        axis=0,
+    )
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    layer, head, score = alignment.best_head(network, sources, targets)
+    assert score == scores.max() == scores[layer, head]
+
+
+def test_pairs_choose_the_head_of_the_alignments(folder, tmp_path, capsys):
+    for name, words in (("en", published.SOURCE_WORDS), ("de", published.TARGET_WORDS)):
+        lines = published.corpus(words, 20)
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    output = ["--output", str(tmp_path / "model")]
+    texts = ["--source", str(tmp_path / "en"), "--target", str(tmp_path / "de")]
+    main(["import", str(folder), *output, *texts])
+
+    out = capsys.readouterr().out
+    assert "aligns best" in out and "20 pairs" in out
+    loaded = Translator.from_preset(tmp_path / "model")
+    layer, head = loaded.config.alignment_layer, loaded.config.alignment_head
+    assert f"Head {head} of decoder layer {layer}" in out
+    # The weights of a translation are those of this head.
+    source = loaded.tokenizer.encode("Two cats sleep.")
+    target = [*source[:3], END]
+    all_heads = alignment.head_weights(loaded.network, [source], [target])
+    memory = loaded.network.encode(np.array([source], "int32"))
+    inputs = np.array([[START, *target[:-1]]], "int32")
+    _, weights = loaded.network.decode(inputs, memory, return_weights=True)
+    np.testing.assert_allclose(numpy(weights), all_heads[:, layer, head], atol=1e-6)
+    error = error_of(main, ["import", str(folder), *output, *texts[:2]], capsys)
+    assert "expected both --source and --target" in error
+
+
+@pytest.mark.slow
+def test_transformers_reads_the_same_folder(tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    sizes = {"depth": 512, "units": 2048, "heads": 8}
+    sizes |= {"encoder_layers": 6, "decoder_layers": 6}
+    vocabulary = ["</s>", "<unk>", *(f"w{i}" for i in range(58_098)), "<pad>"]
+    published.write_transformers(tmp_path / "first", sizes, vocabulary=vocabulary)
+    peer = transformers.MarianMTModel.from_pretrained(tmp_path / "first").eval()
+    saved = tmp_path / "saved"
+    peer.save_pretrained(saved)
+    for name in ("vocab.json", "source.spm", "target.spm"):
+        (saved / name).write_bytes((tmp_path / "first" / name).read_bytes())
+    model = marian.read_published(saved)
+    network = network_of(model)
+    random, pad = np.random.default_rng(1), len(vocabulary) - 1
+    source = random.integers(1, pad, (2, 9))
+    target = np.pad(random.integers(1, pad, (2, 4)), ((0, 0), (1, 0)))
+    target[:, 0] = pad
+
+    with torch.no_grad():
+        logits = peer(
+            input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target)
+        ).logits.numpy()
+
+    expected = logits[..., marian.token_order(model)]
+    expected[..., [PAD, START]] -= np.log(2)
+    inputs = {
+        "source": our_ids(model, source),
+        "target": np.pad(our_ids(model, target), ((0, 0), (0, 1))),
+    }
+    found = numpy(network.logits(network(inputs)))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
