@@ -26,6 +26,7 @@ import contextlib
 import http.client
 import io
 import json
+import os
 import re
 import secrets
 import signal
@@ -85,9 +86,15 @@ class Server:
         file = Path(folder, "keys.txt")
         file.write_text("\n".join(self.keys))
         command = workers.program(program, "serve", "--port", 0, "--api-keys", file)
+        # With this variable, messages of TensorFlow would be in the log.
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name != "TF_CPP_MIN_LOG_LEVEL"
+        }
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
             )
         self.is_ending = False
         line = self.process.stdout.readline()
