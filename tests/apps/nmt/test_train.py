@@ -198,8 +198,9 @@ def test_a_training_starts_from_another_model(
     assert adapted.config == dataclasses.replace(start.config, dropout=0.0)
     # The symbols, and their embeddings, are new.
     assert adapted.tokenizer.content == start.tokenizer.with_symbols().content
-    weights = zip(adapted.network.get_weights(), start.network.get_weights())
-    assert_close(*zip(*((x[: len(y)], y) for x, y in weights)), 1e-3)
+    expected = start.network.get_weights()
+    weights = zip(adapted.network.get_weights(), expected, strict=True)
+    assert_close([x[: len(y)] for x, y in weights], expected, 1e-3)
     reported = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert reported["training"]["from_preset"] == model_folder.name
     assert reported["training"]["vocabulary_size"] == len(adapted.tokenizer)
