@@ -14,9 +14,9 @@ import re
 from pathlib import Path
 
 from keras_attention_apps.nmt import Translator
+from keras_attention_apps.nmt.attention_weights import aligned_words
 from keras_attention_apps.nmt.config import DEFAULT_MODEL
 from keras_attention_apps.nmt.metrics import translation_scores
-from keras_attention_apps.nmt.text import aligned_words
 
 # Pairs of an English word and a German term.
 ENTRIES = """

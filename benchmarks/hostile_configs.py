@@ -79,10 +79,10 @@ def save_models(folder):
     from keras_attention_apps.captioner.config import ModelConfig
     from keras_attention_apps.captioner.inference import Captioner
     from keras_attention_apps.captioner.network.networks import ShowAttendTell
-    from keras_attention_apps.captioner.text import Vocabulary
+    from keras_attention_apps.captioner.vocabulary import Vocabulary
     from keras_attention_apps.nmt.config import ModelConfig as TranslatorConfig
     from keras_attention_apps.nmt.inference import Translator
-    from keras_attention_apps.nmt.text import Subwords
+    from keras_attention_apps.nmt.subwords import Subwords
 
     keras.utils.set_random_seed(1)
     sizes = ("region_units", "embedding_units", "units", "attention_units")

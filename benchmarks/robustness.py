@@ -227,7 +227,7 @@ class Tokenizers:
 
     def answer(self, model):
         from keras_attention_apps.common.models import loading
-        from keras_attention_apps.nmt.text import Subwords
+        from keras_attention_apps.nmt.subwords import Subwords
 
         with loading("translator", "translator"):
             subwords = Subwords(model)
@@ -248,7 +248,7 @@ class Models:
         from keras_attention_apps.captioner.config import ModelConfig
         from keras_attention_apps.captioner.inference import Captioner
         from keras_attention_apps.captioner.network.networks import ShowAttendTell
-        from keras_attention_apps.captioner.text import Vocabulary
+        from keras_attention_apps.captioner.vocabulary import Vocabulary
         from keras_attention_apps.nmt.inference import Translator
 
         keras.utils.set_random_seed(1)

@@ -161,7 +161,7 @@ def our_search(
 ):
     import keras
 
-    from keras_attention_apps.common.network.base import computing_in
+    from keras_attention_apps.common.network.decoder_network import computing_in
 
     if "model" in task:
         from keras_attention_apps.nmt import Translator
@@ -176,7 +176,7 @@ def our_search(
         return lambda: [translator.translate(part, **options) for part in parts]
 
     from keras_attention import beam_search
-    from keras_attention_apps.common.network.base import SearchModel
+    from keras_attention_apps.common.network.decoder_network import SearchModel
 
     with computing_in(precision):
         network = random_network(task["attention"])
@@ -305,7 +305,7 @@ def random_searches(attention, beam_size, longest):
     import tensorflow as tf
 
     from keras_attention import beam_search
-    from keras_attention_apps.common.network.base import SearchModel
+    from keras_attention_apps.common.network.decoder_network import SearchModel
 
     network = random_network(attention)
     find = functools.partial(beam_search, beam_size=beam_size)

@@ -10,7 +10,7 @@ from keras_attention.distribution import attention_layout_map
 from keras_attention.encoder import RecurrentEncoder
 from keras_attention.layers.additive import AdditiveAttention, AdditiveScore
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.base import AttentionPart, Score, Weighting
+from keras_attention.layers.components import AttentionPart, Score, Weighting
 from keras_attention.layers.luong import (
     DotScore,
     GeneralScore,

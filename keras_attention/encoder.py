@@ -10,7 +10,7 @@ from keras import ops, tree
 
 from keras_attention import backends, loops
 from keras_attention.layers import recurrent
-from keras_attention.layers.base import freeze_new_weights
+from keras_attention.layers.components import freeze_new_weights
 from keras_attention.ops.masks import clear_masked
 from keras_attention.serialization import CompositeLayer, config_of
 from keras_attention.sizes import at_least_one

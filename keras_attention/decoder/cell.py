@@ -25,7 +25,7 @@ from keras_attention.decoder.sentinel import (
 )
 from keras_attention.layers import recurrent
 from keras_attention.layers.attention import BaseAttention
-from keras_attention.layers.base import check_memory, freeze_new_weights
+from keras_attention.layers.components import check_memory, freeze_new_weights
 from keras_attention.serialization import CompositeLayer, config_of
 from keras_attention.typing import Config, Dtype, Nested, Shapes, Tensor, Tensors
 from keras_attention.validation import (

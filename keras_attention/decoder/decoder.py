@@ -20,7 +20,7 @@ from keras_attention.decoder.cell import (
 )
 from keras_attention.decoder.fast import DeferredValueGradients, Recurrence
 from keras_attention.decoder.scheduled_sampling import ScheduledSampling
-from keras_attention.layers.base import check_memory, freeze_new_weights
+from keras_attention.layers.components import check_memory, freeze_new_weights
 from keras_attention.layers.recurrent import initial_cell_state
 from keras_attention.ops.masks import clear_masked, where_rows
 from keras_attention.serialization import CompositeLayer, config_of

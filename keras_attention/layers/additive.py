@@ -19,7 +19,7 @@ from keras import initializers, ops
 
 from keras_attention.backends import contract_last_axis, exceeds, project_rows
 from keras_attention.layers.attention import ComposedAttention
-from keras_attention.layers.base import Weighting
+from keras_attention.layers.components import Weighting
 from keras_attention.layers.projections import (
     ProjectedScore,
     check_shared_depth,

@@ -12,8 +12,8 @@ from keras import ops, tree
 
 from keras_attention import loops
 from keras_attention.backends import append_entry, index_range, project_rows
-from keras_attention.layers import base
-from keras_attention.layers.base import (
+from keras_attention.layers import components
+from keras_attention.layers.components import (
     BaseMemory,
     BaseStep,
     Score,
@@ -50,7 +50,7 @@ class AttentionMemory(BaseMemory):
             _check_part(
                 "key_projection", key_projection, keras.layers.Layer, "Dense(8)"
             )
-            base.set_dtype_policy(key_projection, self.dtype_policy)
+            components.set_dtype_policy(key_projection, self.dtype_policy)
         self.key_projection = key_projection
 
     def build(self, value_shape: Shape, key_shape: Shape | None = None) -> None:
@@ -148,9 +148,9 @@ class AttentionStep(BaseStep):
         self.reports = self.weighting.reports
         self.sequential = self.coverage or self.weighting.sequential
         self.has_state = bool(self.state_names)
-        base.set_dtype_policy(score, self.dtype_policy)
+        components.set_dtype_policy(score, self.dtype_policy)
         if window is not None:
-            base.set_dtype_policy(window, self.dtype_policy)
+            components.set_dtype_policy(window, self.dtype_policy)
             self.sequential = self.sequential or window.sequential
 
     @property
@@ -190,7 +190,9 @@ class AttentionStep(BaseStep):
         if self.window is not None and self.window.state_names:
             states["window"] = _initial(self.window, memory, queries, at_once)
         if self.causal or causal:
-            states["causal_mask"] = {"step": base.step_numbers(batch, queries, at_once)}
+            states["causal_mask"] = {
+                "step": components.step_numbers(batch, queries, at_once)
+            }
         if self.weighting.state_names:
             states["weighting"] = _initial(self.weighting, memory, queries, at_once)
         if self.coverage:
@@ -209,12 +211,12 @@ class AttentionStep(BaseStep):
         return {name: x for name, x in noise.items() if x}
 
     def build(self, query_shape: Shape, memory_shape: Shapes) -> None:
-        base.check_memory(memory_shape)
+        components.check_memory(memory_shape)
         if self.window is not None:
-            base.build_part(self.window, query_shape, memory_shape)
-        base.build_part(self.score, query_shape, memory_shape["keys"])
-        base.build_part(self.weighting, (query_shape[0], None, None))
-        base.freeze_new_weights(self)
+            components.build_part(self.window, query_shape, memory_shape)
+        components.build_part(self.score, query_shape, memory_shape["keys"])
+        components.build_part(self.weighting, (query_shape[0], None, None))
+        components.freeze_new_weights(self)
         self.built = True
 
     def call(
@@ -231,7 +233,7 @@ class AttentionStep(BaseStep):
         training: bool | None = None,
     ) -> tuple[Tensors, Nested]:
         if not (isinstance(memory, dict) and {"values", "keys"} <= memory.keys()):
-            base.check_memory(memory)
+            components.check_memory(memory)
         query = ops.cast(query, self.compute_dtype)
         if state is None:
             state = self.initial_state(memory, ops.shape(query)[1])
@@ -324,7 +326,7 @@ class AttentionStep(BaseStep):
 
 
 def _initial(
-    part: base.AttentionPart, memory: Tensors, queries: Any, at_once: bool
+    part: components.AttentionPart, memory: Tensors, queries: Any, at_once: bool
 ) -> Tensors:
     """Return the state of a part before each query, or each first query."""
     if at_once:
@@ -411,9 +413,9 @@ class BaseAttention(CompositeLayer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         is_list = args and isinstance(args[0], (list, tuple))
-        names = base.call_arguments(type(self))  # type: ignore[arg-type]
+        names = components.call_arguments(type(self))  # type: ignore[arg-type]
         if is_list or "mask" in kwargs or not kwargs.keys() <= names:
-            base.check_calling_form(self, args, kwargs)
+            components.check_calling_form(self, args, kwargs)
         if len(args) > 1 and not self.takes_value:
             raise TypeError(
                 f"{type(self).__name__} takes one sequence. To attend from a query to "
@@ -503,7 +505,7 @@ class BaseAttention(CompositeLayer):
                     "With attention_axes, return_details must be False. Received: "
                     f"return_details={return_details}, attention_axes={self.axes.axes}"
                 )
-        base.check_shapes(*shapes, ordered=bool(self.ordered or use_causal_mask))
+        components.check_shapes(*shapes, ordered=bool(self.ordered or use_causal_mask))
 
     def standardize(
         self, inputs: AttentionInputs, positions: int | None
@@ -582,14 +584,14 @@ class BaseAttention(CompositeLayer):
         if self.axes is not None:
             shapes = self.axes.fold_shapes(*shapes)
         query_shape, value_shape, key_shape = shapes
-        base.check_shapes(*(None if x is None else tuple(x) for x in shapes))
+        components.check_shapes(*(None if x is None else tuple(x) for x in shapes))
         if not self.memory.built:
             self.memory.build(value_shape, key_shape)
         if not self.step.built:
             queries_shape = (query_shape[0], None, query_shape[-1])
             memory_shapes = self.memory.shapes(value_shape, key_shape)
             self.step.build(queries_shape, memory_shapes)
-        base.freeze_new_weights(self)
+        components.freeze_new_weights(self)
         self.built = True
 
     def weights_shape(self, query_shape: Shape, value_shape: Shape) -> Shape:

@@ -9,7 +9,7 @@ from keras import ops
 from keras_attention.backends import first_entries, project_rows
 from keras_attention.layers.additive import AdditiveScore
 from keras_attention.layers.attention import ComposedAttention
-from keras_attention.layers.base import Score, Weighting
+from keras_attention.layers.components import Score, Weighting
 from keras_attention.layers.projections import (
     ProjectedScore,
     check_shared_depth,

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_attention.backends import doubling_loop, index_range, softmax, with_upstream
-from keras_attention.layers.base import Score, Weighting, build_part
+from keras_attention.layers.components import Score, Weighting, build_part
 from keras_attention.layers.projections import ConcatenatedProjection
 from keras_attention.ops.precision import accumulation_dtype, at_least_float32
 from keras_attention.ops.rows import LOWEST, TINY, cumsum, first_candidate, valid_scores

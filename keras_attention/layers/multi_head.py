@@ -19,10 +19,15 @@ from keras_attention.backends import (
     project_heads,
     project_rows,
 )
-from keras_attention.layers import base
+from keras_attention.layers import components
 from keras_attention.layers.attention import AttentionInputs, BaseAttention
 from keras_attention.layers.attention_axes import AttentionAxes
-from keras_attention.layers.base import BaseMemory, BaseStep, WeightDropout, Weighting
+from keras_attention.layers.components import (
+    BaseMemory,
+    BaseStep,
+    WeightDropout,
+    Weighting,
+)
 from keras_attention.layers.positions import (
     RelativePositions,
     get_positions,
@@ -527,14 +532,14 @@ class MultiHeadStep(BaseStep):
         return self._draw_steps(self.options.num_heads, (steps, batch, queries, length))
 
     def build(self, query_shape: Shape, memory_shape: Shapes) -> None:
-        base.check_memory(memory_shape)
+        components.check_memory(memory_shape)
         self.query_projection.build((None, query_shape[-1]))
         if self.positions is not None:
             shapes = (
                 (None, self.options.num_heads, None, self.options.key_dim),
                 memory_shape["values"],
             )
-            base.build_part(self.positions, *shapes)
+            components.build_part(self.positions, *shapes)
         if self.query_norm is not None:
             self.query_norm.build((None, None, None, self.options.key_dim))
         joined = self.options.num_heads * memory_shape["values"][-1]
@@ -546,7 +551,7 @@ class MultiHeadStep(BaseStep):
             self.output_projection = _head_projection(self, "output_projection", depth)
             self.output_projection.build((None, joined))
         heads = [self.options.num_heads] if self.weighting.takes_heads else []
-        base.build_part(self.weighting, (None, *heads, None, None))
+        components.build_part(self.weighting, (None, *heads, None, None))
         self.built = True
 
     def call(
@@ -567,7 +572,7 @@ class MultiHeadStep(BaseStep):
         sees_itself: Any = False,
     ) -> tuple[Tensors, Nested]:
         if not (isinstance(memory, dict) and {"values", "keys"} <= memory.keys()):
-            base.check_memory(memory)
+            components.check_memory(memory)
         if mask is not None and len(mask.shape) == 3:
             mask = mask[:, None]
         if noise is not None:

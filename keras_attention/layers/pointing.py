@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_attention.backends import index_range, project_rows
-from keras_attention.layers import base
+from keras_attention.layers import components
 from keras_attention.layers.attention import BaseAttention, check_takes_value
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.ops.masks import combine_masks
@@ -88,13 +88,13 @@ class PointerNetwork(CheckedCall, CompositeLayer):
         self.supports_masking = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        base.check_calling_form(self, args, kwargs)
+        components.check_calling_form(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
         if not self.attention.built:
             self.attention.build(query_shape, value_shape)
-        base.freeze_new_weights(self)
+        components.freeze_new_weights(self)
         self.built = True
 
     def call(
@@ -220,7 +220,7 @@ class PointerGenerator(CheckedCall, CompositeLayer):
         depth = sum(shape[-1] for shape in shapes if shape is not None)
         if not self.switch.built:
             self.switch.build((None, depth))
-        base.freeze_new_weights(self)
+        components.freeze_new_weights(self)
         self.built = True
 
     def call(

@@ -11,7 +11,7 @@ import keras
 from keras import ops, tree
 
 from keras_attention.backends import project_rows
-from keras_attention.layers.base import (
+from keras_attention.layers.components import (
     Weighting,
     build_part,
     check_calling_form,

@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_attention.backends import index_range
-from keras_attention.layers.base import AttentionPart, get_part
+from keras_attention.layers.components import AttentionPart, get_part
 from keras_attention.layers.projections import (
     serialize_options,
     take_options,

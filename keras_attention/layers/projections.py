@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import keras
 from keras import constraints, initializers, ops, regularizers
 
-from keras_attention.layers.base import Score
+from keras_attention.layers.components import Score
 from keras_attention.serialization import CompositeLayer, config_of
 from keras_attention.typing import Config, Shape, Tensor
 from keras_attention.validation import check_boolean

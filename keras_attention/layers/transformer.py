@@ -12,7 +12,7 @@ import keras
 from keras import ops, tree
 
 from keras_attention.backends import project_rows
-from keras_attention.layers.base import freeze_new_weights
+from keras_attention.layers.components import freeze_new_weights
 from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.layers.projections import (
     fresh_options,

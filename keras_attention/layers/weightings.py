@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from keras_attention.backends import in_descending_order, softmax
-from keras_attention.layers.base import Weighting, get_part
+from keras_attention.layers.components import Weighting, get_part
 from keras_attention.layers.monotonic import MochaWeighting, MonotonicWeighting
 from keras_attention.ops.masks import masked_softmax
 from keras_attention.ops.precision import accumulation_dtype, at_least_float32

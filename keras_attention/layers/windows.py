@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_attention.backends import index_range, project_rows
-from keras_attention.layers.base import AttentionPart, step_numbers
+from keras_attention.layers.components import AttentionPart, step_numbers
 from keras_attention.layers.projections import (
     fresh_options,
     serialize_options,

@@ -17,7 +17,7 @@ from keras_attention_apps.captioner.config import (
 )
 from keras_attention_apps.captioner.images import ImageError, read_array
 from keras_attention_apps.captioner.overlays import notebook_figure
-from keras_attention_apps.captioner.text import Vocabulary, detokenize
+from keras_attention_apps.captioner.vocabulary import Vocabulary, detokenize
 from keras_attention_apps.common import models
 from keras_attention_apps.common.confidence import Features
 from keras_attention_apps.common.errors import UserError
@@ -26,7 +26,7 @@ from keras_attention_apps.common.inference import Hypothesis, Predictor, hypothe
 from keras_attention_apps.common.litert import LiteTask
 from keras_attention_apps.common.options import Range
 from keras_attention_apps.common.schema import CAPTION, Output
-from keras_attention_apps.common.text import StoredTokenizer
+from keras_attention_apps.common.tokenizer import StoredTokenizer
 from keras_attention_apps.common.web import markup
 
 # Attention maps that a search can return.

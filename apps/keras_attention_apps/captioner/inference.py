@@ -24,9 +24,9 @@ from keras_attention_apps.captioner.network.networks import (
     CaptionEnsemble,
     build_network,
 )
-from keras_attention_apps.captioner.text import Vocabulary
+from keras_attention_apps.captioner.vocabulary import Vocabulary
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network.base import power_of_two
+from keras_attention_apps.common.network.decoder_network import power_of_two
 from keras_attention_apps.common.task import Task
 
 # Batch size of the CNN. The activations of larger batches do not fit the caches of a

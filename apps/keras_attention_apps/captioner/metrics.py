@@ -7,7 +7,7 @@ import statistics
 
 import numpy as np
 
-from keras_attention_apps.captioner.text import tokenize
+from keras_attention_apps.captioner.vocabulary import tokenize
 from keras_attention_apps.common.comparison import compare_means, compare_texts
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFont, ImageOps
 
 from keras_attention_apps.captioner.images import ImageError, is_folder_of, read_image
-from keras_attention_apps.captioner.text import sentence
+from keras_attention_apps.captioner.vocabulary import sentence
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import atomic_path, check_file
 from keras_attention_apps.common.output import plots

@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_attention_apps.common.errors import UserError, reason
 from keras_attention_apps.common.files import locked
-from keras_attention_apps.common.network.base import computing_in, rounded_up
+from keras_attention_apps.common.network.decoder_network import computing_in, rounded_up
 
 # Heartbeat timeout in seconds, after which JAX considers a process lost.
 HEARTBEAT_TIMEOUT = 30

@@ -29,7 +29,7 @@ from keras_attention_apps.common.files import (
 from keras_attention_apps.common.inference import hypotheses
 from keras_attention_apps.common.models import find_litert, loading
 from keras_attention_apps.common.options import Natural, Range, SearchOptions, from_json
-from keras_attention_apps.common.text import StoredTokenizer
+from keras_attention_apps.common.tokenizer import StoredTokenizer
 
 # Version of the metadata; files of a later one are refused.
 VERSION = 1

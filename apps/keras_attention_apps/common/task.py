@@ -15,7 +15,7 @@ from keras_attention_apps.common.confidence import Described
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import StrPath
 from keras_attention_apps.common.models import CONFIG, WEIGHTS, read_sealed
-from keras_attention_apps.common.network.base import (
+from keras_attention_apps.common.network.decoder_network import (
     DecoderNetwork,
     Ensemble,
     SearchModel,
@@ -33,7 +33,7 @@ from keras_attention_apps.common.options import (
     SearchOptions,
     replaced,
 )
-from keras_attention_apps.common.text import StoredTokenizer
+from keras_attention_apps.common.tokenizer import StoredTokenizer
 
 # Maximum number of cached searches; a long-running process may need many.
 MAX_SEARCHES = 32

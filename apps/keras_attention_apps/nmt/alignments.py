@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.text import END
+from keras_attention_apps.common.tokenizer import END
+from keras_attention_apps.nmt.attention_weights import alignment_of, merge_weights
 from keras_attention_apps.nmt.data.dataset import read_lines
-from keras_attention_apps.nmt.text import alignment_of, clean, merge_weights
+from keras_attention_apps.nmt.subwords import clean
 from keras_attention_apps.nmt.translations import SORTED_BATCHES, chunks
 
 Links = set[tuple[int, int]]

@@ -14,7 +14,7 @@ from ctranslate2.specs import TransformerSpec
 
 from keras_attention_apps.common import files, models
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.tokenizer import END, PAD, START, UNKNOWN
 from keras_attention_apps.nmt.network.transformer import TransformerNetwork
 
 # Names of the special tokens in CTranslate2.

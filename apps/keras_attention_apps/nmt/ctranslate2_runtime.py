@@ -18,7 +18,7 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.inference import Hypothesis
 from keras_attention_apps.common.litert import processors
 from keras_attention_apps.common.models import changes_in
-from keras_attention_apps.common.text import END
+from keras_attention_apps.common.tokenizer import END
 from keras_attention_apps.nmt import ctranslate2_models
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.translations import LOOP, chunks, longest_loop

@@ -18,9 +18,9 @@ from keras_attention import (
 from keras_attention_apps.common.distribution import predict_rows
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.inference import Hypothesis, hypotheses
-from keras_attention_apps.common.network.base import power_of_two
+from keras_attention_apps.common.network.decoder_network import power_of_two
 from keras_attention_apps.common.task import Task
-from keras_attention_apps.common.text import PAD, START
+from keras_attention_apps.common.tokenizer import PAD, START
 from keras_attention_apps.nmt.config import (
     RUNTIME_OPTIONS,
     ModelConfig,
@@ -28,8 +28,8 @@ from keras_attention_apps.nmt.config import (
 )
 from keras_attention_apps.nmt.data.glossary import word_continuations
 from keras_attention_apps.nmt.network import build_network
-from keras_attention_apps.nmt.network.base import ForcedDecoding
-from keras_attention_apps.nmt.text import Subwords, pad
+from keras_attention_apps.nmt.network.translation_network import ForcedDecoding
+from keras_attention_apps.nmt.subwords import Subwords, pad
 from keras_attention_apps.nmt.translations import LOOP, LOOP_TOKENS, BaseTranslator
 
 # Padding of phrases, and of the places where they begin.

@@ -13,9 +13,9 @@ from typing import Self
 
 import numpy as np
 
+from keras_attention_apps.common.characters import has_unspaced
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.text import has_unspaced
-from keras_attention_apps.nmt.text import Subwords
+from keras_attention_apps.nmt.subwords import Subwords
 
 LEXICON = "lexicon.txt"
 # Words are compared by their first letters, so that inflected forms are the same word.

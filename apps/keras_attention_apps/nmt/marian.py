@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from keras_attention_apps.common.errors import UserError, listed, reason
-from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.tokenizer import END, PAD, START, UNKNOWN
 from keras_attention_apps.nmt.config import ModelConfig
-from keras_attention_apps.nmt.text import (
+from keras_attention_apps.nmt.subwords import (
     LANGUAGE,
     WORD_BEGIN,
     Subwords,

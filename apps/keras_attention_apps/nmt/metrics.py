@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 
+from keras_attention_apps.common.characters import HAN, KANA, UNSPACED
 from keras_attention_apps.common.comparison import compare_texts
-from keras_attention_apps.common.text import HAN, KANA, UNSPACED
 
 # Maximum number of kana per Han character in Chinese text; Japanese has more.
 FEW_KANA = 0.1

@@ -15,8 +15,8 @@ import numpy as np
 from keras_attention_apps.nmt import symbols
 from keras_attention_apps.nmt.locales import in_language
 from keras_attention_apps.nmt.spans import MONTHS, TIME, WORD, each_span, find_spans
+from keras_attention_apps.nmt.subwords import clean
 from keras_attention_apps.nmt.symbols import AlignedWords, Languages, Original
-from keras_attention_apps.nmt.text import clean
 
 # What stands before the text of an item of a list, or of a heading.
 _BULLET = re.compile(

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar, overload
 
 import numpy as np
 
+from keras_attention_apps.common.characters import has_unspaced
 from keras_attention_apps.common.confidence import Features
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.inference import Hypothesis, Predictor
@@ -17,25 +18,21 @@ from keras_attention_apps.common.litert import LiteTask
 from keras_attention_apps.common.models import loading
 from keras_attention_apps.common.options import Length, LengthRatio, Natural
 from keras_attention_apps.common.schema import TRANSLATION, Output
-from keras_attention_apps.common.text import END, StoredTokenizer, has_unspaced
+from keras_attention_apps.common.tokenizer import END, StoredTokenizer
 from keras_attention_apps.common.web import markup
 from keras_attention_apps.nmt import evidence
+from keras_attention_apps.nmt.attention_weights import (
+    aligned_words,
+    alignment_of,
+    block_diagonal,
+    merge_weights,
+)
 from keras_attention_apps.nmt.config import PRESETS, TranslationSearchOptions
 from keras_attention_apps.nmt.data.glossary import Glossary, count_phrase, encode_phrase
 from keras_attention_apps.nmt.lexicon import LEXICON, Lexicon
 from keras_attention_apps.nmt.sentences import Layout, Part, Prepared, join_sentences
+from keras_attention_apps.nmt.subwords import WORD_BEGIN, Copying, Subwords, clean, pad
 from keras_attention_apps.nmt.symbols import AlignedWords, Languages
-from keras_attention_apps.nmt.text import (
-    WORD_BEGIN,
-    Copying,
-    Subwords,
-    aligned_words,
-    alignment_of,
-    block_diagonal,
-    clean,
-    merge_weights,
-    pad,
-)
 from keras_attention_apps.nmt.views import alignment_figure
 
 # Sentences are sorted by length within this many batches.

@@ -13,8 +13,8 @@ from PIL import Image
 from keras_attention_apps.captioner.config import ModelConfig
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.network.networks import build_network
-from keras_attention_apps.captioner.text import Vocabulary
-from keras_attention_apps.common.text import END, PAD, START
+from keras_attention_apps.captioner.vocabulary import Vocabulary
+from keras_attention_apps.common.tokenizer import END, PAD, START
 
 COLOURS = ("red", "green", "blue", "white")
 TINY = ModelConfig(

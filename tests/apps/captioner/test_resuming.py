@@ -18,8 +18,8 @@ from attention_testing.programs import begin_training
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.main import main
 from keras_attention_apps.captioner.network.backbone import Backbone
-from keras_attention_apps.captioner.text import Vocabulary
 from keras_attention_apps.captioner.training import train
+from keras_attention_apps.captioner.vocabulary import Vocabulary
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 
 

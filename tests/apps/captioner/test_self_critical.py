@@ -10,13 +10,13 @@ from pycocoevalcap.cider.cider import Cider
 
 from keras_attention_apps.captioner.inference import Captioner
 from keras_attention_apps.captioner.network.networks import ShowAttendTell
-from keras_attention_apps.captioner.text import Vocabulary, tokenize
 from keras_attention_apps.captioner.training.self_critical import (
     BleuReward,
     CiderReward,
     SelfCriticalCaptions,
 )
-from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
+from keras_attention_apps.captioner.vocabulary import Vocabulary, tokenize
+from keras_attention_apps.common.tokenizer import END, PAD, START, UNKNOWN
 
 from .conftest import TINY
 

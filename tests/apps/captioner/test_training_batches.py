@@ -9,7 +9,7 @@ from keras_attention_apps.captioner.data.batches import (
     viewed,
 )
 from keras_attention_apps.captioner.metrics import coverage
-from keras_attention_apps.common.text import END, PAD, START
+from keras_attention_apps.common.tokenizer import END, PAD, START
 
 
 def batches(**changes):

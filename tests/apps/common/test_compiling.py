@@ -3,7 +3,10 @@ import numpy as np
 import pytest
 
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network.base import computing_in, with_cast_weights
+from keras_attention_apps.common.network.decoder_network import (
+    computing_in,
+    with_cast_weights,
+)
 from keras_attention_apps.common.task import Task
 
 

@@ -4,9 +4,9 @@ import unicodedata
 
 import pytest
 
-from keras_attention_apps.captioner.text import tokenize
-from keras_attention_apps.common.text import remove_invisible
-from keras_attention_apps.nmt.text import clean
+from keras_attention_apps.captioner.vocabulary import tokenize
+from keras_attention_apps.common.characters import remove_invisible
+from keras_attention_apps.nmt.subwords import clean
 
 FAMILY = "\U0001f469\u200d\U0001f469\u200d\U0001f467"
 ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"

@@ -15,7 +15,7 @@ from keras_attention_apps.nmt.config import RECIPES, ModelConfig
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network import build_network
-from keras_attention_apps.nmt.text import Subwords
+from keras_attention_apps.nmt.subwords import Subwords
 from keras_attention_apps.nmt.training.back_translation import Sampler
 
 ADJECTIVES = {"red": "rouge", "big": "grand", "old": "vieux"}

@@ -11,8 +11,8 @@ from keras_attention_apps.nmt.alignments import (
     read_references,
     symmetrized,
 )
+from keras_attention_apps.nmt.attention_weights import merge_weights
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.text import merge_weights
 
 from .conftest import untrained
 

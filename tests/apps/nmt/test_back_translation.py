@@ -5,7 +5,7 @@ import pytest
 
 from attention_testing.combinations import quick_first
 from attention_testing.nmt.trainings import contents, lines, small
-from keras_attention_apps.common.text import UNKNOWN
+from keras_attention_apps.common.tokenizer import UNKNOWN
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.training import back_translation

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.tokenizer import END, PAD, START, UNKNOWN
 from keras_attention_apps.nmt.data.batches import SentenceBatches, cut_batches, to_count
 from keras_attention_apps.nmt.data.dataset import Pairs, joined, read_pairs
 

@@ -10,8 +10,11 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt import inference
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.data.dataset import Pairs
-from keras_attention_apps.nmt.network.base import extended_ids, word_numbers
-from keras_attention_apps.nmt.text import NONE, Copying, Subwords
+from keras_attention_apps.nmt.network.translation_network import (
+    extended_ids,
+    word_numbers,
+)
+from keras_attention_apps.nmt.subwords import NONE, Copying, Subwords
 
 from .conftest import untrained
 

@@ -9,13 +9,13 @@ import pytest
 
 from attention_testing.nmt.trainings import TINY
 from keras_attention_apps.common.options import with_defaults
-from keras_attention_apps.common.text import END, START
+from keras_attention_apps.common.tokenizer import END, START
 from keras_attention_apps.nmt.config import RECIPES, ModelConfig
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network import build_network
 from keras_attention_apps.nmt.sentences import split_sentences
-from keras_attention_apps.nmt.text import pad
+from keras_attention_apps.nmt.subwords import pad
 
 from .conftest import translate
 

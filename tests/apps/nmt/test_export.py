@@ -12,7 +12,7 @@ import pytest
 from attention_testing.combinations import quick_first
 from attention_testing.tensorflow_serving import documented_functions
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.text import clean
+from keras_attention_apps.nmt.subwords import clean
 
 tensorflow_only = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow" or not find_spec("tensorflow_text"),

@@ -10,7 +10,7 @@ from keras_attention_apps.nmt.data.glossary import encode_phrase, word_continuat
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.sentences import Part
-from keras_attention_apps.nmt.text import Subwords
+from keras_attention_apps.nmt.subwords import Subwords
 from keras_attention_apps.nmt.translations import Translation
 
 from .conftest import untrained

@@ -22,7 +22,7 @@ from attention_testing.nmt import marian as published
 from attention_testing.programs import error_of
 from keras_attention import Ban, beam_search
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.text import END, PAD, START, UNKNOWN
+from keras_attention_apps.common.tokenizer import END, PAD, START, UNKNOWN
 from keras_attention_apps.nmt import marian
 from keras_attention_apps.nmt.commands.import_model import read_translator
 from keras_attention_apps.nmt.inference import Translator

@@ -7,7 +7,7 @@ import pytest
 from attention_testing.programs import assert_same_results
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.inference import hypotheses
-from keras_attention_apps.nmt import text
+from keras_attention_apps.nmt import subwords as subwords_module
 from keras_attention_apps.nmt.data.dataset import Pairs
 from keras_attention_apps.nmt.inference import Translator, length_ratio
 from keras_attention_apps.nmt.main import main
@@ -125,7 +125,7 @@ def test_a_very_long_sentence_is_cut(translator, echoed):
 
 
 def test_a_huge_text_is_cut_before_it_is_tokenized(subwords, monkeypatch):
-    monkeypatch.setattr(text, "MAX_CHARACTERS", 9)
+    monkeypatch.setattr(subwords_module, "MAX_CHARACTERS", 9)
     assert subwords.encode("a dog runs") == subwords.encode("a dog run")
     assert subwords.encode_all(["a dog runs"]) == [subwords.encode("a dog run")]
 

@@ -8,7 +8,7 @@ from keras import ops, tree
 from attention_testing.arrays import assert_close, numpy
 from keras_attention import beam_search
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network.base import SearchModel
+from keras_attention_apps.common.network.decoder_network import SearchModel
 from keras_attention_apps.common.options import with_defaults
 from keras_attention_apps.nmt.config import RECIPES, ModelConfig
 from keras_attention_apps.nmt.network import build_network

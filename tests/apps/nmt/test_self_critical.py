@@ -4,7 +4,7 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
 from attention_testing.combinations import quick_first
-from keras_attention_apps.common.text import END, PAD, START
+from keras_attention_apps.common.tokenizer import END, PAD, START
 from keras_attention_apps.nmt.data.batches import SentenceBatches
 from keras_attention_apps.nmt.data.dataset import Pairs, read_pairs
 from keras_attention_apps.nmt.training.train import (

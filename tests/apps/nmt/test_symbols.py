@@ -13,7 +13,7 @@ from attention_testing.browser_pages import SOURCE, run_typescript
 from keras_attention_apps.nmt import spans, symbols
 from keras_attention_apps.nmt.sentences import Layout, Part, Prepared
 from keras_attention_apps.nmt.spans import NUMBER, TIME, WORD, find_spans
-from keras_attention_apps.nmt.text import clean
+from keras_attention_apps.nmt.subwords import clean
 
 CASES = Path(__file__).parent / "symbol_cases.json"
 # The words that a vocabulary has as one subword.

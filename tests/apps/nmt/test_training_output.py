@@ -8,7 +8,7 @@ import pytest
 from attention_testing.nmt.trainings import command, contents, small
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.text import Subwords
+from keras_attention_apps.nmt.subwords import Subwords
 from keras_attention_apps.nmt.training import train as training
 
 pytestmark = pytest.mark.usefixtures("untrained_copies")

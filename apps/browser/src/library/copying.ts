@@ -1,4 +1,4 @@
-/** Extended ids of the words of a source; see `Copying` in `nmt/text.py`. */
+/** Extended ids of the words of a source; see `Copying` in `nmt/subwords.py`. */
 
 import { WORD_BEGIN } from "./subwords";
 import type { Subwords } from "./subwords";

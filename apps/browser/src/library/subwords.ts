@@ -1,4 +1,4 @@
-/** Subwords of a SentencePiece model of byte-pair encoding; see `nmt/text.py`. */
+/** Subwords of a SentencePiece model of byte-pair encoding; see `nmt/subwords.py`. */
 
 import { beginsUnspaced, clean, hasUnspaced } from "./text";
 import { ModelError } from "./types";

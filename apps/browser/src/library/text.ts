@@ -1,4 +1,5 @@
-/** Cleaning of texts: the same rules as `nmt/text.py` and `common/text.py`. */
+/** Cleaning of texts: the same rules as `nmt/subwords.py` and
+ * `common/characters.py`. */
 
 export const BLANKS =
   /[\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u2581\u2800\u3000]+/gu;
@@ -50,7 +51,7 @@ const BETWEEN_UNSPACED = new RegExp(`(${UNSPACED}) (?=${UNSPACED})`, "gu");
 export const hasUnspaced = (text: string) => ANY_UNSPACED.test(text);
 export const beginsUnspaced = (text: string) => BEGINS_UNSPACED.test(text);
 
-/** Join the words of a caption, as `detokenize` in `captioner/text.py`. */
+/** Join the words of a caption, as `detokenize` in `captioner/vocabulary.py`. */
 export function detokenize(words: string[]): string {
   return words.join(" ").replaceAll(" 's", "'s").replace(BETWEEN_UNSPACED, "$1");
 }

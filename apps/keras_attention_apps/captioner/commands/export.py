@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_attention_apps.captioner import image_headers, images
 from keras_attention_apps.captioner.captions import check_inference
 from keras_attention_apps.captioner.runtimes import RUNTIMES
-from keras_attention_apps.captioner.text import JOINTS
+from keras_attention_apps.captioner.vocabulary import JOINTS
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.export import (
     check_export,
@@ -18,7 +18,7 @@ from keras_attention_apps.common.export import (
     write_served,
 )
 from keras_attention_apps.common.files import check_distinct
-from keras_attention_apps.common.text import END
+from keras_attention_apps.common.tokenizer import END
 
 # Images that are captioned at the same time.
 CHUNK = 32

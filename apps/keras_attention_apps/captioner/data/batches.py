@@ -19,9 +19,12 @@ from keras_attention_apps.captioner.network.backbone import feature_model
 from keras_attention_apps.common.distribution import predict_rows, rows_of_host
 from keras_attention_apps.common.errors import counted, printable
 from keras_attention_apps.common.files import atomic_path
-from keras_attention_apps.common.network.base import rounded_up, shape_multiple
+from keras_attention_apps.common.network.decoder_network import (
+    rounded_up,
+    shape_multiple,
+)
 from keras_attention_apps.common.output import progress_bar
-from keras_attention_apps.common.text import PAD
+from keras_attention_apps.common.tokenizer import PAD
 from keras_attention_apps.common.training.data_sets import Mixture
 
 # Images are sorted by the length of their captions within buckets of this many batches.

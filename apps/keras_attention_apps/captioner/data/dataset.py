@@ -28,7 +28,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from keras_attention_apps.captioner.images import ImageError, image_suffixes, read_image
-from keras_attention_apps.captioner.text import tokenize
+from keras_attention_apps.captioner.vocabulary import tokenize
 from keras_attention_apps.common.errors import UserError, printable
 from keras_attention_apps.common.files import (
     ArchiveMember,

@@ -21,17 +21,17 @@ from keras_attention import (
     sequence_crossentropy,
 )
 from keras_attention_apps.captioner.network.backbone import Backbone
-from keras_attention_apps.captioner.text import Vocabulary
+from keras_attention_apps.captioner.vocabulary import Vocabulary
 from keras_attention_apps.common.distribution import share_of_replica
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network import base
+from keras_attention_apps.common.network import decoder_network
 from keras_attention_apps.common.network.transformer import (
     TransformerDecoder,
     embed,
     embed_step,
     position_table,
 )
-from keras_attention_apps.common.text import PAD
+from keras_attention_apps.common.tokenizer import PAD
 
 
 def build_network(config, vocabulary_size, **options):
@@ -54,7 +54,7 @@ class LossOptions:
     entropy_weight: float = 0.002
 
 
-class CaptionNetwork(base.DecoderNetwork):
+class CaptionNetwork(decoder_network.DecoderNetwork):
     """Base class of the networks: images or their features in, logits and maps out.
 
     Subclasses call `add_embeddings`, and implement `build_decoder`, `decode`,
@@ -276,7 +276,9 @@ class ShowAttendTell(CaptionNetwork):
             gate=True,
         )
         self.decoder = AttentionDecoder(cell)
-        self.readout = base.DeepOutput(config.embedding_units, dropout=config.dropout)
+        self.readout = decoder_network.DeepOutput(
+            config.embedding_units, dropout=config.dropout
+        )
 
     @property
     def dropouts(self):
@@ -387,7 +389,7 @@ class TransformerCaptioner(CaptionNetwork):
         return hidden, state, {"weights": weights}
 
 
-class CaptionEnsemble(base.Ensemble):
+class CaptionEnsemble(decoder_network.Ensemble):
     """Caption networks that share one CNN, which sees every image once."""
 
     @property

@@ -7,8 +7,8 @@ import operator
 
 import numpy as np
 
-from keras_attention_apps.captioner.text import SPECIAL, tokenize
-from keras_attention_apps.common.network.base import shape_multiple
+from keras_attention_apps.captioner.vocabulary import SPECIAL, tokenize
+from keras_attention_apps.common.network.decoder_network import shape_multiple
 from keras_attention_apps.common.training.data_sets import Mixture
 from keras_attention_apps.common.training.self_critical import SelfCritical
 

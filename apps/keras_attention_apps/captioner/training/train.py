@@ -41,14 +41,14 @@ from keras_attention_apps.captioner.network.backbone import (
 )
 from keras_attention_apps.captioner.network.networks import LossOptions, build_network
 from keras_attention_apps.captioner.overlays import photo_style, preview, word_tiles
-from keras_attention_apps.captioner.text import (
+from keras_attention_apps.captioner.training import self_critical
+from keras_attention_apps.captioner.vocabulary import (
     SPECIAL,
     Vocabulary,
     repeatable_words,
     tokenize,
     words_after_an,
 )
-from keras_attention_apps.captioner.training import self_critical
 from keras_attention_apps.common import distribution
 from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.files import (
@@ -59,7 +59,7 @@ from keras_attention_apps.common.files import (
     utf8_lines,
 )
 from keras_attention_apps.common.models import short_digest
-from keras_attention_apps.common.network.base import shape_multiple
+from keras_attention_apps.common.network.decoder_network import shape_multiple
 from keras_attention_apps.common.training import data_sets, runner
 from keras_attention_apps.common.training.checkpoints import open_checkpoints
 from keras_attention_apps.common.training.report import Samples

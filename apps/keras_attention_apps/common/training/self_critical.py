@@ -10,8 +10,8 @@ import numpy as np
 
 from keras_attention import sample_search
 from keras_attention_apps.common import distribution
-from keras_attention_apps.common.network.base import SearchModel, rounded_up
-from keras_attention_apps.common.text import PAD, START
+from keras_attention_apps.common.network.decoder_network import SearchModel, rounded_up
+from keras_attention_apps.common.tokenizer import PAD, START
 
 
 class SelfCritical:

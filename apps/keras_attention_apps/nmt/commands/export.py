@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from keras_attention_apps.common import files
+from keras_attention_apps.common.characters import REMOVALS
 from keras_attention_apps.common.cli import needing
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.export import (
@@ -14,10 +15,10 @@ from keras_attention_apps.common.export import (
     write_served,
 )
 from keras_attention_apps.common.models import find_preset
-from keras_attention_apps.common.text import END, PAD, REMOVALS
-from keras_attention_apps.nmt.network.base import word_numbers
+from keras_attention_apps.common.tokenizer import END, PAD
+from keras_attention_apps.nmt.network.translation_network import word_numbers
 from keras_attention_apps.nmt.runtimes import RUNTIMES
-from keras_attention_apps.nmt.text import BLANKS
+from keras_attention_apps.nmt.subwords import BLANKS
 
 # Sentences that are translated at the same time.
 CHUNK = 64

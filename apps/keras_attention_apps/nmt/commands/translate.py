@@ -34,7 +34,7 @@ from keras_attention_apps.nmt.config import TranslateConfig
 from keras_attention_apps.nmt.data.glossary import Glossary
 from keras_attention_apps.nmt.markup import language_of, translate_file
 from keras_attention_apps.nmt.runtimes import RUNTIMES
-from keras_attention_apps.nmt.text import decode_line
+from keras_attention_apps.nmt.subwords import decode_line
 
 # Least number of lines, or of characters of a file of another format, for which
 # CTranslate2 saves more time than loading Keras takes.

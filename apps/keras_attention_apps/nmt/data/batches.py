@@ -10,11 +10,11 @@ import numpy as np
 
 from keras_attention_apps.common.distribution import rows_of_host
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network.base import rounded_up
-from keras_attention_apps.common.text import END, START, UNKNOWN
+from keras_attention_apps.common.network.decoder_network import rounded_up
+from keras_attention_apps.common.tokenizer import END, START, UNKNOWN
 from keras_attention_apps.nmt.data.augmentation import Augmentation
 from keras_attention_apps.nmt.data.dataset import Pairs
-from keras_attention_apps.nmt.text import Copying, Subwords, pad
+from keras_attention_apps.nmt.subwords import Copying, Subwords, pad
 
 # Sentences are sorted by length within buckets of this many batches.
 BUCKET_BATCHES = 100

@@ -14,7 +14,7 @@ from keras_attention_apps.common.files import (
     read_file,
 )
 from keras_attention_apps.nmt.data import pair_files
-from keras_attention_apps.nmt.text import clean, decode_line
+from keras_attention_apps.nmt.subwords import clean, decode_line
 
 TRAINING_NAMES = ("train",)
 VALIDATION_NAMES = ("val", "valid", "validation", "dev")

@@ -3,10 +3,11 @@
 import re
 import unicodedata
 
+from keras_attention_apps.common.characters import begins_unspaced
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.text import END, UNKNOWN, begins_unspaced
+from keras_attention_apps.common.tokenizer import END, UNKNOWN
 from keras_attention_apps.nmt.data.dataset import read_lines
-from keras_attention_apps.nmt.text import clean
+from keras_attention_apps.nmt.subwords import clean
 
 # Zero-width non-joiner and joiner, which separate no words.
 _JOINERS = "\u200c\u200d"

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_attention_apps.nmt.attention_weights import symmetric
 from keras_attention_apps.nmt.formats.alignment import evidence
-from keras_attention_apps.nmt.text import symmetric
 
 # Weight of the evidence for and against a word beside its share of attention, and the
 # smallest gain of a function word at an end of a range without a known pair.

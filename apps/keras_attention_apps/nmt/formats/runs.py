@@ -21,7 +21,7 @@ from keras_attention_apps.nmt.formats.placement import (
     UnplacedDivisionError,
 )
 from keras_attention_apps.nmt.lexicon import Lexicon
-from keras_attention_apps.nmt.text import BLANKS, clean
+from keras_attention_apps.nmt.subwords import BLANKS, clean
 
 # Kinds of pieces: text, tags around text, things that stay as they are, and such
 # things between two sentences.

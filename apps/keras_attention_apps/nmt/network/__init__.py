@@ -6,7 +6,7 @@ import warnings
 from keras import ops
 
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.text import END
+from keras_attention_apps.common.tokenizer import END
 from keras_attention_apps.nmt.network.recurrent import (
     BahdanauNetwork,
     LuongNetwork,

@@ -9,8 +9,8 @@ Shapes: B pairs, N heads, T target tokens, S source tokens.
 import numpy as np
 from keras import ops
 
-from keras_attention_apps.common.text import START
-from keras_attention_apps.nmt.text import pad
+from keras_attention_apps.common.tokenizer import START
+from keras_attention_apps.nmt.subwords import pad
 
 # Iterations of expectation maximisation; more change little.
 ITERATIONS = 5

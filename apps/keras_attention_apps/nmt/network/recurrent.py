@@ -17,9 +17,9 @@ from keras_attention import (
     RecurrentEncoder,
 )
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network.base import DeepOutput
-from keras_attention_apps.common.text import PAD
-from keras_attention_apps.nmt.network.base import TranslationNetwork
+from keras_attention_apps.common.network.decoder_network import DeepOutput
+from keras_attention_apps.common.tokenizer import PAD
+from keras_attention_apps.nmt.network.translation_network import TranslationNetwork
 
 
 class RecurrentNetwork(TranslationNetwork):

@@ -14,8 +14,8 @@ from keras_attention_apps.common.network.transformer import (
     last_norm,
     position_table,
 )
-from keras_attention_apps.common.text import PAD
-from keras_attention_apps.nmt.network.base import TranslationNetwork
+from keras_attention_apps.common.tokenizer import PAD
+from keras_attention_apps.nmt.network.translation_network import TranslationNetwork
 
 
 class TransformerNetwork(TranslationNetwork):

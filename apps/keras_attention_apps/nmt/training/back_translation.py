@@ -12,7 +12,7 @@ from keras_attention_apps.common.files import atomic_path, read_json, write_json
 from keras_attention_apps.common.models import WEIGHTS, digest_of_file, find_preset
 from keras_attention_apps.nmt.data.dataset import Pairs, read_lines
 from keras_attention_apps.nmt.inference import Translator
-from keras_attention_apps.nmt.text import clean
+from keras_attention_apps.nmt.subwords import clean
 from keras_attention_apps.nmt.translations import chunks
 
 # Subfolder of the output folder, and the file in it that says what was translated.

@@ -45,7 +45,7 @@ from keras_attention_apps.nmt.metrics import (
     translation_scores,
 )
 from keras_attention_apps.nmt.network import build_network
-from keras_attention_apps.nmt.text import SUBWORDS, Subwords, pad
+from keras_attention_apps.nmt.subwords import SUBWORDS, Subwords, pad
 from keras_attention_apps.nmt.training.back_translation import (
     BACK_TRANSLATIONS,
     back_translate,

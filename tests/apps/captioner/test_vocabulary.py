@@ -2,7 +2,7 @@ import unicodedata
 
 import pytest
 
-from keras_attention_apps.captioner.text import (
+from keras_attention_apps.captioner.vocabulary import (
     END,
     START,
     UNKNOWN,

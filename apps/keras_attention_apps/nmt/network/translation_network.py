@@ -13,9 +13,9 @@ from keras import ops, tree
 from keras_attention import PointerGenerator, linear_crossentropy, sequence_crossentropy
 from keras_attention_apps.common.distribution import share_of_replica
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.network.base import DecoderNetwork
-from keras_attention_apps.common.text import PAD, UNKNOWN
-from keras_attention_apps.nmt.text import NONE, OUTSIDE, boundaries
+from keras_attention_apps.common.network.decoder_network import DecoderNetwork
+from keras_attention_apps.common.tokenizer import PAD, UNKNOWN
+from keras_attention_apps.nmt.subwords import NONE, OUTSIDE, boundaries
 
 
 def word_numbers(source, kinds):
@@ -61,7 +61,8 @@ class TranslationNetwork(DecoderNetwork):
       `(B, K, E)`, the state and the attention of one step.
 
     With copying, a token of a target or of a search may be an extended id; see
-    `text.Copying`. The decoder reads it as UNKNOWN. `kinds` are those of the subwords.
+    `subwords.Copying`. The decoder reads it as UNKNOWN. `kinds` are the kinds of the
+    subwords.
 
     Call arguments:
         inputs: Dict with token ids, padded with PAD: `"source"` `(B, S)`, and

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_attention import Ban, ensemble_step
-from keras_attention_apps.common.text import END, START
+from keras_attention_apps.common.tokenizer import END, START
 
 
 @contextlib.contextmanager

@@ -7,16 +7,15 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Self
 
+from keras_attention_apps.common.characters import UNSPACED, remove_invisible
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.files import parse_json, to_json
-from keras_attention_apps.common.text import (
+from keras_attention_apps.common.tokenizer import (
     END,
     PAD,
     START,
     UNKNOWN,
-    UNSPACED,
     StoredTokenizer,
-    remove_invisible,
 )
 
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")

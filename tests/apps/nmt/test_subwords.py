@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from keras_attention_apps.common.errors import UserError
-from keras_attention_apps.common.text import END
-from keras_attention_apps.nmt.text import Subwords, alignment_of, clean, merge_weights
+from keras_attention_apps.common.tokenizer import END
+from keras_attention_apps.nmt.attention_weights import alignment_of, merge_weights
+from keras_attention_apps.nmt.subwords import Subwords, clean
 
 from .conftest import unspaced_sentences
 
@@ -103,7 +104,7 @@ def test_a_mark_without_a_word_is_no_word(subwords):
 
 def printed(code):
     """Run code with the subwords in another process, and return what it prints."""
-    code = f"from keras_attention_apps.nmt.text import Subwords\n{code}"
+    code = f"from keras_attention_apps.nmt.subwords import Subwords\n{code}"
     return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
 
 

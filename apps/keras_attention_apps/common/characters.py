@@ -1,10 +1,6 @@
-"""Characters: invisible ones, writing systems, and the special tokens."""
+"""Characters: invisible ones, and writing systems without spaces."""
 
 import re
-from pathlib import Path
-from typing import Self
-
-from keras_attention_apps.common.files import atomic_path, read_file
 
 # Invisible characters that no text needs.
 _NEVER_NEEDED = (
@@ -78,34 +74,3 @@ def has_unspaced(text):
 def begins_unspaced(text):
     """Return whether the first character is of a writing system without spaces."""
     return _UNSPACED.match(text) is not None
-
-
-PAD, START, END, UNKNOWN = range(4)
-
-
-class StoredTokenizer:
-    """Base of the tokenizers, each stored as one file in the folder of a model.
-
-    Subclasses set `file_name`, the `content` of the file, and the ids `banned` from
-    searches; they implement `__len__`, the number of ids, and the class method
-    `from_content`. Two tokenizers with the same content are the same.
-    """
-
-    file_name: str
-    content: bytes
-    banned: tuple[int, ...]
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    @classmethod
-    def from_content(cls, content: bytes) -> Self:
-        raise NotImplementedError
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        return cls.from_content(read_file(folder / cls.file_name))
-
-    def save(self, folder: Path) -> None:
-        with atomic_path(folder / self.file_name) as temporary:
-            temporary.write_bytes(self.content)
