@@ -258,7 +258,7 @@ def forbid_tokens(
         return log_probs + scatter_tokens(
             token_ids, ops.where(where, forbidden, 0.0), size
         )
-    return ops.where(mark(token_ids, where, size), forbidden, log_probs)
+    return ops.where(vocabulary_mask(token_ids, where, size), forbidden, log_probs)
 
 
 def scatter_tokens(token_ids: Tensor, values: Tensor, size: Any) -> Tensor:
@@ -276,7 +276,7 @@ def scatter_tokens(token_ids: Tensor, values: Tensor, size: Any) -> Tensor:
     return ops.reshape(found, (batch, beam_size, size))
 
 
-def mark(token_ids: Tensor, where: Tensor, size: Any) -> Tensor:
+def vocabulary_mask(token_ids: Tensor, where: Tensor, size: Any) -> Tensor:
     """Return a mask of the vocabulary, `(B, K, size)`, with some tokens marked.
 
     Args:

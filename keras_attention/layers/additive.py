@@ -25,8 +25,8 @@ from keras_attention.layers.projections import (
     check_shared_depth,
     fresh_options,
     options_of,
+    pop_weight_options,
     serialize_options,
-    take_options,
     weight_arguments,
 )
 from keras_attention.ops import additive_blocks
@@ -317,7 +317,7 @@ class AdditiveAttention(ComposedAttention):
         dtype: Dtype = None,
         **kwargs: Any,
     ) -> None:
-        options = take_options(kwargs, **AdditiveScore.default_initializers)
+        options = pop_weight_options(kwargs, **AdditiveScore.default_initializers)
         score = AdditiveScore(
             units,
             coverage=coverage,

@@ -15,8 +15,8 @@ from keras_attention.layers.projections import (
     check_shared_depth,
     fresh_options,
     options_of,
+    pop_weight_options,
     serialize_options,
-    take_options,
 )
 from keras_attention.layers.windows import (
     LocalMonotonicWindow,
@@ -127,7 +127,7 @@ class LuongAttention(ComposedAttention):
         )
         half_width = check_positive_integer("half_width", half_width)
         check_boolean("coverage", coverage)
-        options = take_options(kwargs, **ProjectedScore.default_initializers)
+        options = pop_weight_options(kwargs, **ProjectedScore.default_initializers)
         super().__init__(
             _build_score(score, units, positions, coverage, use_bias, options, dtype),
             True,

@@ -33,7 +33,7 @@ from keras_attention.layers.positions import (
     get_positions,
     positions_of_steps,
 )
-from keras_attention.layers.projections import serialize_options, take_options
+from keras_attention.layers.projections import pop_weight_options, serialize_options
 from keras_attention.layers.weightings import get_weighting, is_plain_softmax
 from keras_attention.ops import sliding_windows
 from keras_attention.ops.heads import (
@@ -308,7 +308,7 @@ class MultiHeadAttention(BaseAttention):
         use_gate: bool = False,
         **kwargs: Any,
     ) -> None:
-        weights = take_options(kwargs, kernel="glorot_uniform", bias="zeros")
+        weights = pop_weight_options(kwargs, kernel="glorot_uniform", bias="zeros")
         super().__init__(**kwargs)
         check_boolean("use_bias", use_bias)
         options = HeadOptions(

@@ -18,8 +18,8 @@ from keras_attention.layers.components import (
     freeze_new_weights,
 )
 from keras_attention.layers.projections import (
+    pop_weight_options,
     serialize_options,
-    take_options,
     weight_arguments,
 )
 from keras_attention.layers.weightings import get_weighting
@@ -117,7 +117,7 @@ class AttentionPooling(CheckedCall, CompositeLayer):
         use_bias: bool = True,
         **kwargs: Any,
     ) -> None:
-        options = take_options(kwargs, kernel="glorot_uniform", bias="zeros")
+        options = pop_weight_options(kwargs, kernel="glorot_uniform", bias="zeros")
         super().__init__(**kwargs)
         check_not_negative("penalty", penalty)
         check_boolean("use_bias", use_bias)

@@ -17,8 +17,8 @@ from keras import ops
 from keras_attention.backends import index_range
 from keras_attention.layers.components import AttentionPart, get_part
 from keras_attention.layers.projections import (
+    pop_weight_options,
     serialize_options,
-    take_options,
     weight_arguments,
 )
 from keras_attention.ops.precision import accumulation_dtype
@@ -109,7 +109,7 @@ class PositionEncoding(CheckedCall, keras.layers.Layer):
             raise ValueError(
                 "max_length must be given for learned positions. Received: None"
             )
-        options = take_options(kwargs, embeddings="uniform")
+        options = pop_weight_options(kwargs, embeddings="uniform")
         super().__init__(**kwargs)
         self.options = options
         self.supports_masking = True
@@ -457,7 +457,7 @@ class T5Positions(RelativePositions):
                 f"Received: num_buckets={num_buckets}, max_distance={max_distance}, "
                 f"bidirectional={bidirectional}"
             )
-        options = take_options(kwargs, bias="zeros")
+        options = pop_weight_options(kwargs, bias="zeros")
         super().__init__(**kwargs)
         self.options = options
         self.num_buckets = num_buckets
@@ -535,7 +535,7 @@ class ShawPositions(RelativePositions):
         **kwargs: Any,
     ) -> None:
         check_boolean("use_values", use_values)
-        options = take_options(kwargs, embeddings="glorot_uniform")
+        options = pop_weight_options(kwargs, embeddings="glorot_uniform")
         super().__init__(**kwargs)
         self.options = options
         self.max_distance = check_positive_integer("max_distance", max_distance)

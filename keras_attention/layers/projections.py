@@ -1,7 +1,7 @@
 """Options of weights (initializers, regularizers, constraints), and projections.
 
-A layer takes them from its keyword arguments with `take_options`: `kernel_initializer`,
-`bias_regularizer` and the like are then entries of one dict.
+A layer takes them from its keyword arguments with `pop_weight_options`:
+`kernel_initializer`, `bias_regularizer` and the like are then entries of one dict.
 """
 
 from typing import Any, ClassVar
@@ -21,7 +21,9 @@ _KINDS = {
 }
 
 
-def take_options(arguments: dict[str, Any], **initializers: Any) -> dict[str, Any]:
+def pop_weight_options(
+    arguments: dict[str, Any], **initializers: Any
+) -> dict[str, Any]:
     """Remove the options of weights from keyword arguments, and return them as objects.
 
     Args:
@@ -121,7 +123,7 @@ class ProjectedScore(Score):
     default_initializers: ClassVar = {"kernel": "glorot_uniform", "bias": "zeros"}
 
     def __init__(self, *, use_bias: bool = False, **kwargs: Any) -> None:
-        options = take_options(kwargs, **self.default_initializers)
+        options = pop_weight_options(kwargs, **self.default_initializers)
         super().__init__(**kwargs)
         check_boolean("use_bias", use_bias)
         self.use_bias = use_bias

@@ -16,8 +16,8 @@ from keras_attention.layers.components import freeze_new_weights
 from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.layers.projections import (
     fresh_options,
+    pop_weight_options,
     serialize_options,
-    take_options,
 )
 from keras_attention.layers.self_attention import SelfAttention
 from keras_attention.ops.masks import clear_masked
@@ -103,7 +103,7 @@ class FeedForward(CompositeLayer):
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.seed_generator = seed_generator
-        self.options = take_options(
+        self.options = pop_weight_options(
             dict(options or {}), kernel="glorot_uniform", bias="zeros"
         )
         self.hidden_projection = self._projection(
@@ -174,7 +174,7 @@ class TransformerLayer(CheckedCall, CompositeLayer):
         seed: Seed = None,
         **kwargs: Any,
     ) -> None:
-        options = take_options(kwargs, kernel="glorot_uniform", bias="zeros")
+        options = pop_weight_options(kwargs, kernel="glorot_uniform", bias="zeros")
         super().__init__(**kwargs)
         self.supports_masking = True
         units = check_positive_integer("units", units)

@@ -13,8 +13,8 @@ from keras_attention.backends import index_range, project_rows
 from keras_attention.layers.components import AttentionPart, step_numbers
 from keras_attention.layers.projections import (
     fresh_options,
+    pop_weight_options,
     serialize_options,
-    take_options,
 )
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.precision import accumulation_dtype
@@ -166,7 +166,7 @@ class LocalPredictiveWindow(LocalWindow):
         units: int | None = None,
         **kwargs: Any,
     ) -> None:
-        options = take_options(kwargs, kernel="glorot_uniform")
+        options = pop_weight_options(kwargs, kernel="glorot_uniform")
         super().__init__(half_width, **kwargs)
         self.options = options
         self.units = check_positive_integer("units", units, optional=True)

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_attention import backends
-from keras_attention.backends import mark, take
+from keras_attention.backends import take, vocabulary_mask
 from keras_attention.ops.log_probs import IMPOSSIBLE
 from keras_attention.ops.precision import at_most
 from keras_attention.search.nested_tensors import check_rows
@@ -284,7 +284,7 @@ class NoRepeatNgrams(Constraint):
         if len(self.allowed):
             others = ops.convert_to_tensor(~np.isin(np.arange(size), self.allowed))
             follows = follows & take(others, ops.maximum(followers, 0))
-        return self.forbid(log_probs, mark(followers, follows, size)), tokens
+        return self.forbid(log_probs, vocabulary_mask(followers, follows, size)), tokens
 
 
 class NoLoops(Constraint):

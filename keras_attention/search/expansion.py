@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from keras import ops
 
-from keras_attention.backends import index_range, mark
+from keras_attention.backends import index_range, vocabulary_mask
 from keras_attention.ops.gathering import take_rows
 from keras_attention.ops.log_probs import IMPOSSIBLE, is_possible
 from keras_attention.search.constraints import FORBIDDEN, Constraint
@@ -63,7 +63,7 @@ def _allocate_by_progress(
     exists = wanted >= 0
     # At most K continuations without progress of one hypothesis reach the next beam,
     # and one more ends, so K + 1 suffice.
-    others = ops.where(mark(wanted, exists, size), FORBIDDEN, totals)
+    others = ops.where(vocabulary_mask(wanted, exists, size), FORBIDDEN, totals)
     values, token_ids = ops.top_k(others, min(beam_size + 1, size))
     unchanged = ops.broadcast_to(
         progress["after_others"][..., None], ops.shape(token_ids)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention.backends import index_range, mark
+from keras_attention.backends import index_range, vocabulary_mask
 from keras_attention.search.constraints import (
     FORBIDDEN,
     Constraint,
@@ -181,7 +181,7 @@ class RequiredPhrases(Constraint):
             avoids = (newly_met & ~forcing)[..., None, None]
             continues = continues & ~(begins & avoids)
         token_ids = ops.broadcast_to(self.token_ids[:, None], ops.shape(matches))
-        continues = mark(_flat(token_ids), _flat(continues), size)
+        continues = vocabulary_mask(_flat(token_ids), _flat(continues), size)
 
         log_probs = self.forbid(
             log_probs, (left > 0)[..., None] & (step.vocabulary == step.end)
@@ -287,7 +287,7 @@ class BannedPhrases(Constraint):
         completes = _shifted(state) & self.phrases.is_last[:, None]
         token_ids = self.phrases.token_ids[:, None]
         token_ids = ops.broadcast_to(token_ids, ops.shape(completes))
-        banned = mark(_flat(token_ids), _flat(completes), size)
+        banned = vocabulary_mask(_flat(token_ids), _flat(completes), size)
         return self.forbid(log_probs, banned), state
 
 

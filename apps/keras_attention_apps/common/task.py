@@ -174,7 +174,7 @@ class Task(Described):
         raise UserError(f"a {cls.noun} has no CNN that presets could share")
 
     @classmethod
-    def to_fine_tune(
+    def load_for_fine_tuning(
         cls, name_or_path: StrPath, model: Config, **options: Any
     ) -> tuple[Self, Config]:
         """Return a single model to fine-tune, and the configuration of the training.

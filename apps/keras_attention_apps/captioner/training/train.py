@@ -237,7 +237,7 @@ class _Data:
 
 def _from_preset(config):
     """Return the `TrainConfig` with the preset's model, and the `Captioner` itself."""
-    start, model = Captioner.to_fine_tune(
+    start, model = Captioner.load_for_fine_tuning(
         config.from_preset, config.model, image_size=config.model.image_size
     )
     # The words are hundreds, and come from the captions of the data.

@@ -110,7 +110,7 @@ class SentenceBatches(keras.utils.PyDataset):
         self._batches = self.plan(0)
         self._count = len(self._batches)
         # If there is only one batch, Keras assumes its size for all epochs.
-        self._only_sizes = self._largest() if self._count == 1 else None
+        self._only_sizes = self._worst_case_sizes() if self._count == 1 else None
         if self.epoch:
             self._batches = self.plan(self.epoch)
         self._thread = concurrent.futures.ThreadPoolExecutor(1)
@@ -205,7 +205,7 @@ class SentenceBatches(keras.utils.PyDataset):
         of_host = rows_of_host(rows)
         return ({name: array[of_host] for name, array in inputs.items()},)
 
-    def _largest(self):
+    def _worst_case_sizes(self):
         """Return the sizes of a batch of all pairs, however their words are split."""
         # The number of subwords is largest when every merge is skipped.
         dropout = math.ceil(self.subword_dropout)

@@ -184,7 +184,7 @@ def hold_out(pairs, seed):
 def _train(config, training, validation, devices):
     start = None
     if config.from_preset:
-        start, model = Translator.to_fine_tune(config.from_preset, config.model)
+        start, model = Translator.load_for_fine_tuning(config.from_preset, config.model)
         if config.symbols:
             start = with_symbols(start, config.seed)
         size = len(start.tokenizer)
