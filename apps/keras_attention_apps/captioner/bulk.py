@@ -80,5 +80,5 @@ def _inputs(config, filesystem, paths, finished):
             "expected images and folders, or Parquet files alone. Received: "
             f"{', '.join(map(str, config.images))}"
         )
-    found = bulk.found_files(filesystem, paths, image_suffixes())
+    found = bulk.find_files(filesystem, paths, image_suffixes())
     return bulk.from_names(found, finished)

@@ -125,13 +125,15 @@ class ModelBatch:
         errors = [x if x and isinstance(x, str) else None for x in errors]
         pairs = zip(values, errors, strict=True)
         with files.at_most(self.max_bytes):
-            found = iter(self.rows([x for x, error in pairs if error is None]))
-        rows = [next(found) if error is None else {"error": error} for error in errors]
-        kept = dict(batch)
+            results = iter(self.rows([x for x, error in pairs if error is None]))
+        rows = [
+            next(results) if error is None else {"error": error} for error in errors
+        ]
+        inputs = dict(batch)
         if any(isinstance(value, bytes) for value in values):
-            del kept[self.column]
+            del inputs[self.column]
         columns = {x: _column(rows, x, kind) for x, kind in self.columns.items()}
-        return {**kept, **columns}
+        return {**inputs, **columns}
 
     def rows(self, values):
         """Return a dict for each input of a batch, with `error` if it failed."""
@@ -158,8 +160,8 @@ class ModelBatch:
 
 def details(result, columns):
     """Return the columns of a `Caption` or a `Translation`."""
-    found = vars(result) | result.details()
-    return {name: found[name] for name in columns if name in found}
+    fields = vars(result) | result.details()
+    return {name: fields[name] for name in columns if name in fields}
 
 
 def _column(rows, name, kind):
@@ -363,13 +365,13 @@ ROWS = 64
 IO_CPUS = 0.1
 
 
-def found_files(filesystem, folders, suffixes):
+def find_files(filesystem, folders, suffixes):
     """Return the paths of the files in folders, recursively."""
     fs = require("pyarrow.fs")
-    found = []
+    paths = []
     for info in filesystem.get_file_info(folders):
         if info.type != fs.FileType.Directory:
-            found.append(info.path)
+            paths.append(info.path)
             continue
         selector = fs.FileSelector(info.path, recursive=True)
         inside = [x for x in filesystem.get_file_info(selector) if x.is_file]
@@ -383,8 +385,8 @@ def found_files(filesystem, folders, suffixes):
                 f"expected files {', '.join(sorted(suffixes))} in {info.path!r}. "
                 f"Received: {len(inside)} other files"
             )
-        found += names
-    return found
+        paths += names
+    return paths
 
 
 def from_names(names, finished):
@@ -416,7 +418,7 @@ def _map_rows(rows, schema, function, **options):
 def from_parquet(filesystem, paths, column, id_column, finished):
     """Return a dataset of a column; a damaged file is a row with its path as the id."""
     pa = require("pyarrow")
-    paths = found_files(filesystem, paths, {".parquet"})
+    paths = find_files(filesystem, paths, {".parquet"})
     options = {"filesystem": filesystem, "column": column, "id_column": id_column}
     for path in paths:
         with contextlib.suppress(OSError, pa.ArrowException):
@@ -457,8 +459,8 @@ def _rows_of_file(path, *, finished, **options):
             errors = pa.nulls(len(table), pa.string())
             yield _unfinished(table.append_column("error", errors), finished)
     except (OSError, pa.ArrowException, UserError) as error:
-        found = f"Cannot read {path!r}: {reason(error)}"
-        yield pa.table({"id": [path], "value": pa.nulls(1), "error": [found]})
+        message = f"Cannot read {path!r}: {reason(error)}"
+        yield pa.table({"id": [path], "value": pa.nulls(1), "error": [message]})
 
 
 def from_lines(filesystem, path, finished):
@@ -633,16 +635,16 @@ class Parts:
 
         Rows with an error are removed, so that their inputs are retried.
         """
-        found = [digests([])]
+        arrays = [digests([])]
         for name in self._names():
             table = self._read(name)
-            kept = table.filter(table["error"].is_null())
-            if not len(kept):
+            succeeded = table.filter(table["error"].is_null())
+            if not len(succeeded):
                 self.filesystem.delete_file(f"{self.folder}/{name}")
-            elif len(kept) < len(table):
-                self._replace(name, self._encode(kept))
-            found.append(digests(kept["id"].to_pylist()))
-        return np.sort(np.concatenate(found))
+            elif len(succeeded) < len(table):
+                self._replace(name, self._encode(succeeded))
+            arrays.append(digests(succeeded["id"].to_pylist()))
+        return np.sort(np.concatenate(arrays))
 
     def write(self, batch):
         """Write a part with the rows of a batch; return numbers of rows and errors."""
@@ -661,8 +663,8 @@ class Parts:
 
     def _names(self):
         fs = require("pyarrow.fs")
-        found = self.filesystem.get_file_info(fs.FileSelector(self.folder))
-        names = sorted(file.base_name for file in found)
+        entries = self.filesystem.get_file_info(fs.FileSelector(self.folder))
+        names = sorted(file.base_name for file in entries)
         return [x for x in names if x.startswith("part-") and x.endswith(self.suffix)]
 
     def _read(self, name):
@@ -705,8 +707,8 @@ class Parts:
 def digests(ids):
     """Return an array of the digests of ids, each of `DIGEST` bytes."""
     names = (str(x).encode("utf-8", "surrogateescape") for x in ids)
-    found = [hashlib.blake2b(name, digest_size=DIGEST).digest() for name in names]
-    return np.array(found, f"S{DIGEST}")
+    hashes = [hashlib.blake2b(name, digest_size=DIGEST).digest() for name in names]
+    return np.array(hashes, f"S{DIGEST}")
 
 
 def is_missing(ids, finished):
@@ -714,8 +716,8 @@ def is_missing(ids, finished):
     wanted = digests(ids)
     if not len(finished):
         return np.ones(len(wanted), bool)
-    places = np.searchsorted(finished, wanted).clip(max=len(finished) - 1)
-    return finished[places] != wanted
+    indices = np.searchsorted(finished, wanted).clip(max=len(finished) - 1)
+    return finished[indices] != wanted
 
 
 def _type(kind):

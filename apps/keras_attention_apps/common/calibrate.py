@@ -93,8 +93,10 @@ def _fitted(model_name, model, data, others, program):
     )
     outputs, usable = {}, {}
     for key, (inputs, references) in data.items():
-        outputs[key], kept = _computed(program.run(model, inputs), references)
-        usable[key] = program.judge(outputs[key], kept)
+        outputs[key], computed_references = _computed(
+            program.run(model, inputs), references
+        )
+        usable[key] = program.judge(outputs[key], computed_references)
     if others is not None:
         name, inputs = others
         others = name, _computed(program.run(model, inputs), inputs)[0]
@@ -142,8 +144,8 @@ def _computed(outputs, references):
     An input that is copied as it is, such as a number, has an output without features.
     """
     pairs = zip(outputs, references, strict=True)
-    found = [(x, reference) for x, reference in pairs if x.features is not None]
-    return [x for x, _ in found], [reference for _, reference in found]
+    computed = [(x, reference) for x, reference in pairs if x.features is not None]
+    return [x for x, _ in computed], [reference for _, reference in computed]
 
 
 def print_figures(confidence: Confidence | None, outputs: list, usable: list) -> None:

@@ -344,8 +344,8 @@ class CommandParser(_Parser):
 
     def config(self, arguments):
         """Parse arguments, and return the dataclass."""
-        found, others = self.parse_known_args(_normalized(arguments))
-        given = vars(found)
+        namespace, others = self.parse_known_args(_normalized(arguments))
+        given = vars(namespace)
         for argument in others:
             if argument.startswith("-") and argument != "-":
                 name = argument.partition("=")[0]
@@ -367,14 +367,16 @@ class CommandParser(_Parser):
         """
         groups = []
         for field in dataclasses.fields(options):
-            own, name = field.metadata.get(METADATA), field.name
+            declared, name = field.metadata.get(METADATA), field.name
             # The default of a field is an attribute of the class.
             default = getattr(options, name, REQUIRED)
-            if isinstance(own, Group):
-                groups.append((name, own.prefix, default))
-            elif own:
+            if isinstance(declared, Group):
+                groups.append((name, declared.prefix, default))
+            elif declared:
                 values = values_of(field.type)
-                self._add_option(section, own, values, default, prefix, path + name)
+                self._add_option(
+                    section, declared, values, default, prefix, path + name
+                )
         for name, inner_prefix, inner in groups:
             is_shown = self.everything or any(
                 [
@@ -387,9 +389,9 @@ class CommandParser(_Parser):
                 self.texts.append((section, inner.__doc__))
             self._add_options(section, inner, inner_prefix, f"{path}{name}.")
 
-    def _add_option(self, section, own, values, default, prefix, path):
+    def _add_option(self, section, option, values, default, prefix, path):
         """Add an `Option` with its `Values` and its default."""
-        text, name = own.text, path.rpartition(".")[2]
+        text, name = option.text, path.rpartition(".")[2]
         settings: dict = {
             "type": functools.partial(_value, values),
             "metavar": METAVARS.get(values.type),
@@ -398,27 +400,27 @@ class CommandParser(_Parser):
             settings["metavar"] = f"{{{','.join(values.choices)}}}"
             # `_value` has checked them; a shell completes them.
             settings["choices"] = values.choices
-        if own.repeated:
+        if option.repeated:
             text += " (repeatable)"
             settings["action"] = "append"
         elif values.several:
             settings["nargs"] = "*"
         if values.type is bool:
             settings = {"action": _Switch}
-        if own.positional:
+        if option.positional:
             settings |= {"metavar": name.upper(), "default": ()}
         elif default is REQUIRED:
             text += " (required)"
             settings["required"] = True
-        shown = default if own.if_omitted is None else own.if_omitted
-        if own.shown or shown not in (None, (), REQUIRED):
+        shown = default if option.if_omitted is None else option.if_omitted
+        if option.shown or shown not in (None, (), REQUIRED):
             shown = " ".join(shown) if isinstance(shown, tuple) else shown
-            text += f" (default: {own.shown or shown})"
+            text += f" (default: {option.shown or shown})"
         # argparse replaces percent signs.
         settings["help"] = text.replace("%", "%%")
-        if own.rare and not self.everything:
+        if option.rare and not self.everything:
             settings["help"] = argparse.SUPPRESS
-        if own.positional:
+        if option.positional:
             section.add_argument(path, **settings)
             self.usage += (
                 f" [{name.upper()} ...]" if values.several else f" {name.upper()}"
@@ -426,8 +428,8 @@ class CommandParser(_Parser):
             if values.several:
                 self.several = path, values
             return
-        names = own.flags or (f"--{prefix}{name.replace('_', '-')}",)
-        action = section.add_argument(*own.aliases, *names, dest=path, **settings)
+        names = option.flags or (f"--{prefix}{name.replace('_', '-')}",)
+        action = section.add_argument(*option.aliases, *names, dest=path, **settings)
         self.names += action.option_strings
 
 
@@ -461,18 +463,22 @@ def _normalized(arguments):
 
     A number such as -1e-3 is joined to the option before it.
     """
-    found: list[str] = []
+    normalized: list[str] = []
     for i, argument in enumerate(arguments):
         if argument == "--":
-            return [*found, *arguments[i:]]
+            return [*normalized, *arguments[i:]]
         name, equals, value = argument.partition("=")
-        if _NEGATIVE.fullmatch(argument) and found and found[-1].startswith("--"):
-            found[-1] += f"={argument}"
+        if (
+            _NEGATIVE.fullmatch(argument)
+            and normalized
+            and normalized[-1].startswith("--")
+        ):
+            normalized[-1] += f"={argument}"
         elif argument.startswith("--"):
-            found.append(name.replace("_", "-") + equals + value)
+            normalized.append(name.replace("_", "-") + equals + value)
         else:
-            found.append(argument)
-    return found
+            normalized.append(argument)
+    return normalized
 
 
 def _value(values, text):

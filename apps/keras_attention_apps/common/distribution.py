@@ -135,18 +135,23 @@ def _options(addresses, index):
         )
     if addresses == "auto":
         return {"process_id": index}
-    found = addresses.split(",")
-    if len(found) < 2 or not all(_ADDRESS.fullmatch(address) for address in found):
+    host_addresses = addresses.split(",")
+    if len(host_addresses) < 2 or not all(
+        _ADDRESS.fullmatch(address) for address in host_addresses
+    ):
         raise UserError(
             "hosts must be auto, or at least two addresses host:port, separated by "
             f"commas. Received: {addresses!r}"
         )
-    if index is None or not 0 <= index < len(found):
+    if index is None or not 0 <= index < len(host_addresses):
         raise UserError(
-            f"host_index must be from 0 to {len(found) - 1}, the index of this process "
-            f"in hosts. Received: {index}"
+            f"host_index must be from 0 to {len(host_addresses) - 1}, the index of "
+            f"this process in hosts. Received: {index}"
         )
-    options = {"coordinator_address": found[0], "num_processes": len(found)}
+    options = {
+        "coordinator_address": host_addresses[0],
+        "num_processes": len(host_addresses),
+    }
     return {**options, "process_id": index}
 
 

@@ -74,7 +74,7 @@ def map_chunks(function, batch, chunks, signature):
     memory for a larger batch.
     """
     parts = tf.reshape(batch, tf.concat([[chunks, -1], tf.shape(batch)[1:]], axis=0))
-    found = tf.map_fn(
+    outputs = tf.map_fn(
         function, parts, fn_output_signature=signature, parallel_iterations=1
     )
 
@@ -82,7 +82,7 @@ def map_chunks(function, batch, chunks, signature):
         rows = tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], axis=0))
         return tf.ensure_shape(rows, [None, *x.shape[2:]])
 
-    return {name: joined(x) for name, x in found.items()}
+    return {name: joined(x) for name, x in outputs.items()}
 
 
 def write_served(serve, signature, parts, directory):

@@ -70,8 +70,8 @@ class OpenFile(os.PathLike[str]):
 
 def with_open_files(paths: Iterable[os.PathLike[str]]) -> list[os.PathLike[str]]:
     """Return paths, with one `OpenFile` in place of each path of an open file."""
-    found = {path: OpenFile(path) for path in paths if is_open(path)}
-    return [found.get(path, path) for path in paths]
+    open_files = {path: OpenFile(path) for path in paths if is_open(path)}
+    return [open_files.get(path, path) for path in paths]
 
 
 # Bytes that are read at once.
@@ -96,12 +96,12 @@ def at_most(count: int) -> Iterator[None]:
         _limit = before
 
 
-def check_bytes(count: int, name: object, least: int = 0) -> None:
+def check_bytes(count: int, name: object, minimum: int = 0) -> None:
     """Raise a `SizeLimitError` if something has more bytes than the limit.
 
-    The limit is `least` if nothing else was set.
+    The limit is `minimum` if nothing else was set.
     """
-    limit = max(_limit, least) if _limit == MAX_BYTES else _limit
+    limit = max(_limit, minimum) if _limit == MAX_BYTES else _limit
     if count > limit:
         raise SizeLimitError(
             f"{name} has more than {limit:,} bytes; --max-bytes sets the limit"

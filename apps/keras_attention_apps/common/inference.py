@@ -78,13 +78,13 @@ def agreement(hypothesis: Hypothesis, ranked: Iterable[Hypothesis]) -> float:
 
     It is 1 without others.
     """
-    own = hypothesis.token_ids[: hypothesis.length].tolist()
+    token_ids = hypothesis.token_ids[: hypothesis.length].tolist()
     shares = []
     for other in ranked:
         if other is not hypothesis:
             tokens = other.token_ids[: other.length].tolist()
-            common = collections.Counter(own) & collections.Counter(tokens)
-            shares.append(common.total() / max(len(own), len(tokens), 1))
+            common = collections.Counter(token_ids) & collections.Counter(tokens)
+            shares.append(common.total() / max(len(token_ids), len(tokens), 1))
     return sum(shares) / len(shares) if shares else 1.0
 
 
@@ -118,12 +118,12 @@ class Predictor(Described):
 
     def best(self, inputs: Any, is_single: bool, **options: Any) -> Any:
         """Return the best output of an input, or those of several as a list."""
-        found = []
+        results = []
         for outputs in self.each([inputs] if is_single else inputs, **options):
             if isinstance(outputs, UserError):
                 raise outputs
-            found.append(outputs[0])
-        return found[0] if is_single else found
+            results.append(outputs[0])
+        return results[0] if is_single else results
 
     def checked_search(
         self, inputs: object, n_best: int, batch_size: int, given: dict[str, Any]
@@ -203,52 +203,52 @@ def run_command(
     """
     failures = 0
     with writer:
-        found = model.each(
+        results = model.each(
             inputs.values(),
             n_best=config.n_best,
             batch_size=config.batch_size,
             **options,
             **config.search.given,
         )
-        for number, outputs in enumerate(found, 1):
-            error, kept = outputs, []
+        for number, outputs in enumerate(results, 1):
+            error, probable = outputs, []
             if not isinstance(outputs, UserError):
                 for warning in outputs[0].warnings:
                     inputs.report("warning", f"{inputs.name(number)}: {warning}")
-                error, kept = None, _probable(config, inputs, number, outputs)
-            if kept and draw:
+                error, probable = None, _probable(config, inputs, number, outputs)
+            if probable and draw:
                 try:
-                    draw(number, kept[0])
+                    draw(number, probable[0])
                 except (UserError, OSError) as failure:
                     error = failure
             if error:
                 inputs.report("error", error)
                 failures += 1
-            writer.write(number, outputs, kept)
+            writer.write(number, outputs, probable)
     writer.finish()
     return 2 if failures or inputs.failures else 0
 
 
 def _probable(config, inputs, number, outputs):
     """Return the outputs that are probable enough; report none, or an unsure one."""
-    kept, least, noun = outputs, config.min_score, outputs[0].noun
-    if least is not None:
-        kept = [one for one in outputs if rounded_score(one) >= least]
-    if not kept:
+    probable, min_score, noun = outputs, config.min_score, outputs[0].noun
+    if min_score is not None:
+        probable = [output for output in outputs if rounded_score(output) >= min_score]
+    if not probable:
         warning = (
-            f"no {noun} with a mean log-probability of at least {least}; that of the "
-            f"best one is {max(map(rounded_score, outputs))}"
+            f"no {noun} with a mean log-probability of at least {min_score}; that "
+            f"of the best one is {max(map(rounded_score, outputs))}"
         )
-    elif kept[0].unsure:
-        text = textwrap.shorten(kept[0].text, MAX_SHOWN, placeholder=" ...")
-        warning = f"unsure of the {noun} {text!r}: {kept[0].reason}"
+    elif probable[0].unsure:
+        text = textwrap.shorten(probable[0].text, MAX_SHOWN, placeholder=" ...")
+        warning = f"unsure of the {noun} {text!r}: {probable[0].reason}"
     else:
-        return kept
+        return probable
     inputs.report("warning", f"{inputs.name(number)}: {warning}")
-    return kept
+    return probable
 
 
-def json_entry(outputs, kept, *, several, details=True):
+def json_entry(outputs, probable, *, several, details=True):
     """Return the outputs of an input as a dict that JSON can hold.
 
     Without a probable output, it has the mean log-probability of the best one. Unless
@@ -257,24 +257,27 @@ def json_entry(outputs, kept, *, several, details=True):
     if isinstance(outputs, UserError):
         return {"error": str(outputs)}
     noun = outputs[0].noun
-    if not kept:
+    if not probable:
         empty: dict = {f"{noun}s": []} if several else {noun: None}
         return {**empty, "mean_log_probability": max(map(rounded_score, outputs))}
     if details:
-        entries = [one.details() for one in kept]
+        entries = [output.details() for output in probable]
     else:
         marks = "confidence", "unsure", "reason"
         keys = [noun, "mean_log_probability", *marks, *["score"] * several]
-        found = [one.details(keys) for one in kept]
-        entries = [{key: x[key] for key in keys if key in x} for x in found]
+        described = [output.details(keys) for output in probable]
+        entries = [{key: x[key] for key in keys if key in x} for x in described]
     return {f"{noun}s": entries} if several else entries[0]
 
 
 class Writer(contextlib.AbstractContextManager):
     """Writes the outputs of the inputs of a command; its context opens the output."""
 
-    def write(self, number: int, outputs: Any, kept: list[Any]) -> None:
-        """Write the outputs of an input, or the `UserError`; `kept` are probable."""
+    def write(self, number: int, outputs: Any, probable: list[Any]) -> None:
+        """Write the outputs of an input, or their error.
+
+        The `probable` ones are not below `--min-score`.
+        """
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -309,14 +312,14 @@ class LineWriter(Writer):
     def __exit__(self, *error):
         return self._stack.__exit__(*error)
 
-    def write(self, number, outputs, kept):
+    def write(self, number, outputs, probable):
         if isinstance(outputs, UserError):
             return
         if self._config.json:
-            entry = json_entry(outputs, kept, several=self._config.n_best > 1)
+            entry = json_entry(outputs, probable, several=self._config.n_best > 1)
             lines = [files.to_json({**self._inputs.identity(number), **entry})]
         else:
-            lines = self._lines(number, kept)
+            lines = self._lines(number, probable)
         for line in lines:
             # Without a file, to the standard output.
             print(line, file=self._file, flush=True)

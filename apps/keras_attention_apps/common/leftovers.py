@@ -53,13 +53,13 @@ def remove_abandoned(folder: Path) -> None:
     with contextlib.suppress(OSError):
         names = os.listdir(folder)
         for name in names:
-            found = TEMPORARY.fullmatch(name)
-            if found is None or not _is_abandoned(folder / name, int(found[2])):
+            match = TEMPORARY.fullmatch(name)
+            if match is None or not _is_abandoned(folder / name, int(match[2])):
                 continue
             # An older folder may be the only copy; see `restore`.
-            is_whole = len(found[3]) < KEPT_CHARACTERS
-            if found[1] == "old" and not any(
-                x == found[3] if is_whole else x.endswith(found[3])
+            is_whole = len(match[3]) < KEPT_CHARACTERS
+            if match[1] == "old" and not any(
+                x == match[3] if is_whole else x.endswith(match[3])
                 for x in names
                 if not TEMPORARY.fullmatch(x)
             ):
@@ -120,14 +120,14 @@ def _is_old(path: Path) -> bool:
 
 def restore(path: Path) -> None:
     """Restore a folder that a killed process was replacing."""
-    found = [
+    abandoned = [
         aside
         for aside in path.parent.glob(f".old-*-{kept_pattern(path)}")
         if (match := TEMPORARY.fullmatch(aside.name))
         and _is_abandoned(aside, int(match[2]))
     ]
-    if found and not path.exists():
-        max(found, key=os.path.getmtime).rename(path)
+    if abandoned and not path.exists():
+        max(abandoned, key=os.path.getmtime).rename(path)
 
 
 def kept_pattern(path: Path) -> str:

@@ -228,8 +228,10 @@ def member_folders(name_or_path: StrPath, *, presets: Path, noun: str) -> list[P
     names = split_names(name_or_path)
     if len(names) > 1:
         _check_count(names)
-        found = (member_folders(name, presets=presets, noun=noun) for name in names)
-        folders = [*itertools.chain(*found)]
+        folder_lists = (
+            member_folders(name, presets=presets, noun=noun) for name in names
+        )
+        folders = [*itertools.chain(*folder_lists)]
         _check_count(folders)
         return folders
     folder = find_preset(name_or_path, presets)
@@ -446,7 +448,7 @@ class Runtimes:
         if files.is_litert(model):
             return [model]
         lite = self.litert
-        own = (*MODEL_FILES, files.LITERT, lite.tokenizer_type.file_name)
+        file_names = (*MODEL_FILES, files.LITERT, lite.tokenizer_type.file_name)
         try:
             named = [find_preset(x, lite.presets) for x in split_names(model)]
             members = member_folders(model, presets=lite.presets, noun=lite.noun)
@@ -455,7 +457,7 @@ class Runtimes:
         except UserError:
             return []
         folders = dict.fromkeys([*named, *members, *filter(None, backbones)])
-        return [folder / name for folder in folders for name in own]
+        return [folder / name for folder in folders for name in file_names]
 
     def described_files(self, model: StrPath) -> list[Path]:
         """Return the files of a model that have its calibration; check each."""
@@ -516,9 +518,9 @@ class Runtimes:
         if not (folder / files.LITERT).is_file():
             return None
         try:
-            found = lite(folder / files.LITERT, threads=threads)
-            _check_options(found, folder)
-            return found
+            lite_model = lite(folder / files.LITERT, threads=threads)
+            _check_options(lite_model, folder)
+            return lite_model
         except UserError as error:
             print(f"Warning: {printable(error)}. Keras runs the model", file=sys.stderr)
             return None

@@ -29,21 +29,21 @@ Config = TypeVar("Config", bound="DataclassInstance")
 class Range:
     """The allowed range of an option, for its annotation."""
 
-    least: float
-    most: float = math.inf
+    minimum: float
+    maximum: float = math.inf
 
     def __str__(self) -> str:
-        if self.most == math.inf:
-            return f"at least {self.least}"
-        if self.least == -math.inf:
-            return f"at most {self.most}"
-        return f"between {self.least} and {self.most}"
+        if self.maximum == math.inf:
+            return f"at least {self.minimum}"
+        if self.minimum == -math.inf:
+            return f"at most {self.maximum}"
+        return f"between {self.minimum} and {self.maximum}"
 
     def check(self, number: float) -> None:
         """Raise a `UserError` if a number is out of the range."""
         if number != number or abs(number) == math.inf:
             raise UserError(f"must be a finite number. Received: {number}")
-        if not self.least <= number <= self.most:
+        if not self.minimum <= number <= self.maximum:
             raise UserError(f"must be {self}. Received: {number!s:.60}")
 
 
@@ -158,9 +158,9 @@ def from_json(kind: type[Config], options: Any) -> Config:
         if not _fits(hints[name], value):
             expected = described(hints[name])
             raise UserError(f"{name} must be {expected}. Received: {value!r:.60}")
-    found = kind(**options)
-    check_ranges(found)
-    return found
+    config = kind(**options)
+    check_ranges(config)
+    return config
 
 
 def _fits(hint: Any, value: Any) -> bool:
@@ -294,15 +294,17 @@ def option(
             that the option was not given; see `SearchOptions`.
     """
     text = " ".join(text.split())
-    own = Option(text, flags, aliases, rare, positional, repeated, shown, if_omitted)
-    return dataclasses.field(default=default, metadata={METADATA: own})
+    declaration = Option(
+        text, flags, aliases, rare, positional, repeated, shown, if_omitted
+    )
+    return dataclasses.field(default=default, metadata={METADATA: declaration})
 
 
 def redeclared(kind: type["DataclassInstance"], name: str, **changes: Any) -> Any:
     """Declare an option of a base class again, with another `if_omitted` or `text`."""
     field = kind.__dataclass_fields__[name]
-    own = dataclasses.replace(field.metadata[METADATA], **changes)
-    return dataclasses.field(default=field.default, metadata={METADATA: own})
+    declaration = dataclasses.replace(field.metadata[METADATA], **changes)
+    return dataclasses.field(default=field.default, metadata={METADATA: declaration})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -369,10 +371,10 @@ class SearchOptions:
     def complete(self) -> dict[str, Any]:
         """Dict of all options: those that were given, and the defaults of the rest."""
         for lower, upper in self.ordered:
-            least, largest = getattr(self, lower), getattr(self, upper)
-            if least is not None and largest is not None and least > largest:
+            smallest, largest = getattr(self, lower), getattr(self, upper)
+            if smallest is not None and largest is not None and smallest > largest:
                 raise UserError(
-                    f"{lower} must be at most {upper}, {largest}. Received: {least}"
+                    f"{lower} must be at most {upper}, {largest}. Received: {smallest}"
                 )
         search = {**self.defaults(), **self.given}
         beam_size, groups = search["beam_size"], search["beam_groups"]

@@ -54,12 +54,12 @@ class RecordWriter(Writer):
     def __exit__(self, *error):
         return self._stack.__exit__(*error)
 
-    def write(self, number, outputs, kept):
+    def write(self, number, outputs, probable):
         self._unreadable += isinstance(outputs, UserError)
         path = self._inputs.paths[number - 1]
         if path not in self._records:
             several, details = self._config.n_best > 1, self._config.json
-            entry = json_entry(outputs, kept, several=several, details=details)
+            entry = json_entry(outputs, probable, several=several, details=details)
             self._records.add(path, entry)
         self._progress.update()
 
@@ -130,7 +130,7 @@ class Records:
         """Return the dict of a line, or raise a `UserError` if it is of another run."""
         try:
             entry = files.parse_json(line)
-            name, model, found = (entry[x] for x in (self.key, "model", "options"))
+            name, model, options = (entry[x] for x in (self.key, "model", "options"))
             if not isinstance(name, str) or not line.endswith(b"\n"):
                 raise TypeError("expected a whole line, and a name")
         except (ValueError, TypeError, KeyError) as error:
@@ -143,10 +143,10 @@ class Records:
                 f"{where} {self.noun}s of {self.model!r}. Received: those of "
                 f"{model!r}. Choose another output"
             )
-        if found != self.options:
+        if options != self.options:
             raise UserError(
                 f"{where} {self.noun}s with {self.options or DEFAULT}. Received: those "
-                f"with {found or DEFAULT}. Choose another output"
+                f"with {options or DEFAULT}. Choose another output"
             )
         return entry
 
@@ -154,9 +154,9 @@ class Records:
         """Write the line of an input."""
         if "error" not in described:
             self._mark_written(path)
-        own = {self.key: str(path), "model": self.model, "options": self.options}
+        identity = {self.key: str(path), "model": self.model, "options": self.options}
         with files.errors_naming(self.path):
-            self._file.write(f"{files.to_json({**own, **described})}\n".encode())
+            self._file.write(f"{files.to_json({**identity, **described})}\n".encode())
             self._file.flush()
 
     def _mark_written(self, path):

@@ -85,11 +85,11 @@ class TableWriter(Writer):
     def __exit__(self, *error):
         return self._stack.__exit__(*error)
 
-    def write(self, number, outputs, kept):
-        entry = json_entry(outputs, kept, several=True, details=False)
+    def write(self, number, outputs, probable):
+        entry = json_entry(outputs, probable, several=True, details=False)
         first = self._inputs.row(number)
         rows = entry.pop(f"{self._noun}s", [])
-        for rank, (output, row) in enumerate(zip(kept, rows, strict=True), 1):
+        for rank, (output, row) in enumerate(zip(probable, rows, strict=True), 1):
             row |= {"rank": rank, **output.details(self._extra)}
         if not rows and "error" not in entry:
             entry["error"] = "below --min-score"

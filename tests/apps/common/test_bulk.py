@@ -171,12 +171,12 @@ def test_folders_inside_folders_are_searched(tmp_path):
         path.write_text("")
     filesystem, paths = bulk.located_all([tmp_path, tmp_path / "missing.jpg"])
 
-    found = bulk.found_files(filesystem, paths, {".jpg"})
+    found = bulk.find_files(filesystem, paths, {".jpg"})
 
     names = ["b.jpg", "inside/a.JPG", "missing.jpg"]
     assert found == [(tmp_path / name).as_posix() for name in names]
     with pytest.raises(UserError, match=r"expected files .png in .*Received: 4 other"):
-        bulk.found_files(filesystem, paths, {".png"})
+        bulk.find_files(filesystem, paths, {".png"})
 
 
 def test_a_uri_is_restored_from_a_path(tmp_path):

@@ -32,10 +32,10 @@ MAX_BYTES = 2_000_000_000
 def check_weights(path, fewest=0):
     """Check the weights of a model before a network is built for them."""
     check_input(path)
-    check_bytes(path.stat().st_size, path, least=MAX_BYTES)
+    check_bytes(path.stat().st_size, path, minimum=MAX_BYTES)
     with errors_of(path), zipfile.ZipFile(path) as archive:
         sizes = [member.file_size for member in archive.infolist()]
-    check_bytes(sum(sizes), path, least=MAX_BYTES)
+    check_bytes(sum(sizes), path, minimum=MAX_BYTES)
     count = sum(size - HEADER for size in sizes) // 2
     if count < fewest:
         raise UserError(
@@ -191,8 +191,10 @@ def _check_sizes(members, shapes, path):
     received = [(member.filename, member.file_size) for member in members]
     for pair in itertools.zip_longest(expected, received):
         if pair[0] != pair[1]:
-            wanted, found = (f"{x[0]} of {x[1]:,} bytes" if x else "none" for x in pair)
-            raise UserError(f"expected {wanted}. Received: {found} in {path.name}")
+            wanted, actual = (
+                f"{x[0]} of {x[1]:,} bytes" if x else "none" for x in pair
+            )
+            raise UserError(f"expected {wanted}. Received: {actual} in {path.name}")
 
 
 def _header(shape):

@@ -136,10 +136,10 @@ class Checkpoints:
     def _write(self):
         if not is_first_host():
             return
-        previous, kept = self.directory / PREVIOUS, [self.progress.weights]
+        previous, referenced = self.directory / PREVIOUS, [self.progress.weights]
         if self._written:
             write_json(previous, self._written)
-            kept.append(self._written["weights"])
+            referenced.append(self._written["weights"])
         else:
             previous.unlink(missing_ok=True)
         self._written = write_sealed(
@@ -148,7 +148,7 @@ class Checkpoints:
             names=filter(None, [self.progress.weights]),
         )
         for file in self.directory.iterdir():
-            if WEIGHTS.fullmatch(file.name) and file.name not in kept:
+            if WEIGHTS.fullmatch(file.name) and file.name not in referenced:
                 file.unlink()
 
 
@@ -206,7 +206,7 @@ def _read_last(directory):
     for name in (PROGRESS, PREVIOUS):
         if (directory / name).exists():
             try:
-                found = _read(directory / name)
+                checkpoint = _read(directory / name)
             except SizeLimitError:
                 raise
             # Damaged files fail with nearly every type of exception.
@@ -219,7 +219,7 @@ def _read_last(directory):
                     "checkpoint before it",
                     file=sys.stderr,
                 )
-            return found
+            return checkpoint
     raise _damaged(directory, "; ".join(problems))
 
 

@@ -95,12 +95,12 @@ def combined_scores(scores):
         name: sum(each[name] for each in scores.values()) / len(scores)
         for name in shared
     }
-    own = {
+    per_data_set = {
         f"{name} {data}": score
         for data, each in scores.items()
         for name, score in each.items()
     }
-    return {**means, **own}
+    return {**means, **per_data_set}
 
 
 def formatted_scores(scores, digits=1):

@@ -151,8 +151,8 @@ class Samples:
 
     def __init__(self, examples, head, figure, style=lambda example: ""):
         count = min(SAMPLES, len(examples))
-        places = np.linspace(0, len(examples) - 1, count).astype(int).tolist()
-        self._examples = {i: examples[i] for i in places}
+        indices = np.linspace(0, len(examples) - 1, count).astype(int).tolist()
+        self._examples = {i: examples[i] for i in indices}
         self._outputs: dict = {}
         self._head, self._figure, self._style = head, figure, style
 

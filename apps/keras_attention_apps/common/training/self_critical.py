@@ -130,11 +130,11 @@ class SelfCritical:
             keras.ops.convert_to_numpy(outputs[name])
             for name in ("token_ids", "lengths")
         )
-        found = [
+        reward_lists = [
             [self.reward_of(item, sequence) for sequence in sequences]
             for item, sequences in zip(items, token_ids, strict=True)
         ]
-        rewards = np.array(found, "float32")
+        rewards = np.array(reward_lists, "float32")
         others = rewards.sum(axis=1, keepdims=True) - rewards
         token_ids = token_ids[..., : self.padded_length(lengths.max())]
         is_after = np.arange(token_ids.shape[-1]) >= lengths[..., None]

@@ -37,15 +37,15 @@ class Bodies:
         size: Bytes of all bodies in memory.
     """
 
-    def __init__(self, most, number):
-        self._most, self._number = most, number
+    def __init__(self, max_bytes, number):
+        self._max_bytes, self._number = max_bytes, number
         self._incomplete: list[_Body] = []
         self.size = 0
 
     @contextlib.asynccontextmanager
     async def read(self, scope, receive):
         """Yield the body of a request, which counts as long as the context lasts."""
-        if int(header(scope, "content-length") or 0) > self._most:
+        if int(header(scope, "content-length") or 0) > self._max_bytes:
             raise self._too_large()
         client = scope.get("client")
         body = _Body(network_of(client[0]) if client else "")
@@ -86,12 +86,12 @@ class Bodies:
         body.parts.append(part)
         body.size += len(part)
         self.size += len(part)
-        if body.size > self._most:
+        if body.size > self._max_bytes:
             raise self._too_large()
         while self.size > MAX_IN_MEMORY:
             sizes: collections.Counter = collections.Counter()
-            for one in self._incomplete:
-                sizes[one.address] += one.size
+            for upload in self._incomplete:
+                sizes[upload.address] += upload.size
             ((largest, _),) = sizes.most_common(1)
             oldest = self._oldest(largest)
             if oldest is body:
@@ -124,4 +124,4 @@ class Bodies:
         body.parts.clear()
 
     def _too_large(self):
-        return Refusal(413, f"expected at most {self._most:,} bytes")
+        return Refusal(413, f"expected at most {self._max_bytes:,} bytes")

@@ -155,23 +155,23 @@ class FairQueue:
         for client in self._clients.in_order():
             jobs = self._clients.members[client]
             for job in jobs.in_order():
-                if may_have(job) and (found := self._next(jobs, job)):
-                    return job, *found
+                if may_have(job) and (next_entry := self._next(jobs, job)):
+                    return job, *next_entry
         return None
 
     def _next(self, jobs, job):
         """Return the next entry of a job and its cost, or `None`."""
-        entries, found = jobs.members[job], None
-        while entries and not found:
+        entries, next_entry = jobs.members[job], None
+        while entries and not next_entry:
             future, entry, cost = entries.popleft()
             if not future.done():
-                found = entry, cost
+                next_entry = entry, cost
                 self._clients.begin(job.client)
                 jobs.begin(job)
                 self.charge(job, cost)
         if not entries:
             self._remove(jobs, job)
-        return found
+        return next_entry
 
     def discard(self, job):
         """Remove the entries of a job."""
@@ -200,8 +200,8 @@ class Gate:
     wait for it.
     """
 
-    def __init__(self, places):
-        self._places = places
+    def __init__(self, capacity):
+        self._capacity = capacity
         self._lock = threading.Lock()
         self._running: collections.Counter = collections.Counter()
         self._waiting = FairQueue()
@@ -261,11 +261,11 @@ class Gate:
             self._admit()
 
     def _admit(self):
-        while self._running.total() < self._places:
-            found = self._waiting.pop(self._has_place)
-            if not found:
+        while self._running.total() < self._capacity:
+            next_entry = self._waiting.pop(self._has_place)
+            if not next_entry:
                 return
-            job, place, _ = found
+            job, place, _ = next_entry
             if place.set_running_or_notify_cancel():
                 self._running[job.client] += 1
                 place.set_result(None)
@@ -274,8 +274,8 @@ class Gate:
         if job.client in self._resting:
             return False
         is_alone = not self._clients.has_other(job.client)
-        places = self._places - 1 if is_alone else self._places / 4
-        return self._running[job.client] < max(1, places)
+        limit = self._capacity - 1 if is_alone else self._capacity / 4
+        return self._running[job.client] < max(1, limit)
 
 
 class Batches:
@@ -340,26 +340,26 @@ class Batches:
                 for seen, name in ((self._jobs, job), (self._clients, job.client))
             )
 
-        while len(batch) < self._size and (found := self._waiting.pop(has_share)):
-            job, _, cost = found
+        while len(batch) < self._size and (entry := self._waiting.pop(has_share)):
+            job, _, cost = entry
             shares[job] += cost
             shares[job.client] += cost
-            batch.append(found)
+            batch.append(entry)
         return batch
 
     def _compute(self, batch):
         count = 0
         try:
-            found = self._call([x for _, _, x in batch])
-            for (results, i, _), result in zip(batch, found, strict=True):
+            outputs = self._call([x for _, _, x in batch])
+            for (results, i, _), result in zip(batch, outputs, strict=True):
                 results.put(i, result)
                 count += 1
         except Exception as error:
             if len(batch) == 1:
                 batch[0][0].fail(error)
                 return
-            for one in batch[count:]:
-                self._compute([one])
+            for item in batch[count:]:
+                self._compute([item])
 
 
 class _Results:
@@ -391,25 +391,25 @@ class Quota:
     A client may exceed it once, and then waits until the excess has run off.
     """
 
-    def __init__(self, most, unit):
-        self._most, self._unit = most, unit
+    def __init__(self, limit, unit):
+        self._limit, self._unit = limit, unit
         self._left: collections.OrderedDict = collections.OrderedDict()
 
     def check(self, client, amount=0):
         """Refuse a request of a client that has used its quota, or nearly so."""
-        needed = min(amount, self._most or 0)
-        if self._most is not None and (left := self._left_of(client)) < needed:
-            seconds = math.ceil((needed - left) * 60 / self._most)
+        needed = min(amount, self._limit or 0)
+        if self._limit is not None and (left := self._left_of(client)) < needed:
+            seconds = math.ceil((needed - left) * 60 / self._limit)
             raise Refusal(
                 429,
-                f"expected at most {self._most:,} {self._unit} a minute: try again "
+                f"expected at most {self._limit:,} {self._unit} a minute: try again "
                 "later",
                 {"retry-after": str(max(seconds, 1))},
             )
 
     def use(self, client, amount=1):
         """Count an amount, whatever is left."""
-        if self._most is not None:
+        if self._limit is not None:
             left = self._left_of(client) - amount
             self._left.pop(client, None)
             self._left[client] = left, time.monotonic()
@@ -418,8 +418,8 @@ class Quota:
 
     def _left_of(self, client):
         now = time.monotonic()
-        left, then = self._left.get(client, (self._most, now))
-        return min(left + (now - then) * self._most / 60, self._most)
+        left, then = self._left.get(client, (self._limit, now))
+        return min(left + (now - then) * self._limit / 60, self._limit)
 
 
 class _Recent:

@@ -86,21 +86,21 @@ def upload_path(path, folder):
     return resolved
 
 
-def read_upload(path, most):
+def read_upload(path, max_bytes):
     try:
         descriptor = os.open(path, _FLAGS)
     except OSError:
         raise UserError(REMOVED) from None
     with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise UserError("expected a regular file. Received: a pipe or a device")
-        if found.st_size > most:
+        if status.st_size > max_bytes:
             raise UserError(
-                f"expected a file of at most {most:,} bytes. Received: "
-                f"{found.st_size:,}"
+                f"expected a file of at most {max_bytes:,} bytes. Received: "
+                f"{status.st_size:,}"
             )
-        return file.read(most)
+        return file.read(max_bytes)
 
 
 MEGABYTE = 1_000_000
@@ -259,11 +259,11 @@ class Guard:
         if header(scope, "transfer-encoding") or not LENGTH.fullmatch(length):
             raise Refusal(411, "expected a content length")
         is_upload = _is_upload(scope)
-        most = MAX_BYTES
+        limit = MAX_BYTES
         if is_upload:
-            most = FILES_PER_UPLOAD * self.config.max_megabytes * MEGABYTE
-        if int(length or 0) > most:
-            raise Refusal(413, f"expected at most {most} bytes")
+            limit = FILES_PER_UPLOAD * self.config.max_megabytes * MEGABYTE
+        if int(length or 0) > limit:
+            raise Refusal(413, f"expected at most {limit} bytes")
         if is_upload and self._is_disk_full():
             raise Refusal(503, "too many uploads: try again later")
 
@@ -354,9 +354,9 @@ def replayed(content, receive):
 def json_object(content):
     """Return the dict of a body in JSON, or refuse the request."""
     with contextlib.suppress(ValueError):
-        found = parse_json(content)
-        if isinstance(found, dict):
-            return found
+        value = parse_json(content)
+        if isinstance(value, dict):
+            return value
     raise Refusal(400, "expected a JSON object. Received: something else")
 
 
@@ -393,9 +393,9 @@ def is_foreign(scope):
     """
     origin = header(scope, "origin")
     _, _, host = origin.partition("://")
-    own = header(scope, "host"), header(scope, "x-forwarded-host")
+    hosts = header(scope, "host"), header(scope, "x-forwarded-host")
     # Some pages, such as files, have the origin "null".
-    return bool(origin) and (not host or host not in own)
+    return bool(origin) and (not host or host not in hosts)
 
 
 def _is_upload(scope):

@@ -266,11 +266,11 @@ def beam_options(defaults, penalties):
         choices, texts = sorted({*values, value}), {"label": label, "info": info}
         return gr.Dropdown(choices, value=value, filterable=False, **texts)
 
-    kept = "Hypotheses kept at each step; 1 is greedy search."
+    beam_info = "Hypotheses kept at each step; 1 is greedy search."
     ranked = "Hypotheses are ranked by log-probability / length ** penalty."
     beam_size, length_penalty = defaults["beam_size"], defaults["length_penalty"]
     return (
-        dropdown(BEAM_SIZES, beam_size, "Beam width", kept),
+        dropdown(BEAM_SIZES, beam_size, "Beam width", beam_info),
         dropdown(penalties, length_penalty, "Length penalty", ranked),
     )
 
@@ -339,8 +339,8 @@ def event(function, inputs, outputs):
 
 def in_turn(trigger, *events):
     """Run events one after the other, until one of them fails."""
-    for one in events:
-        trigger = trigger(**one).success
+    for arguments in events:
+        trigger = trigger(**arguments).success
 
 
 def endpoint(function, given, defaults, *, name):

@@ -235,10 +235,10 @@ class Service:
                 AGAIN,
             )
             work: collections.Counter = collections.Counter()
-            for one in jobs:
-                work[one.client] += one.size
-            ((client, most),) = work.most_common(1)
-            if work[job.client] + job.size >= most:
+            for queued in jobs:
+                work[queued.client] += queued.size
+            ((client, largest),) = work.most_common(1)
+            if work[job.client] + job.size >= largest:
                 raise refusal
             [x for x in jobs if x.client == client][-1].drop(refusal)
         self._jobs.append(job)

@@ -128,13 +128,13 @@ def for_host(application, host):
 def network_of(address):
     """Return what counts as one client: an address, or a network of IPv6 (/64)."""
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if found.version == 6:
-        network = ipaddress.ip_network((found, 64), strict=False)
-        return str(found.ipv4_mapped or network)
-    return str(found)
+    if parsed.version == 6:
+        network = ipaddress.ip_network((parsed, 64), strict=False)
+        return str(parsed.ipv4_mapped or network)
+    return str(parsed)
 
 
 class Parser(h11.Connection):
@@ -244,12 +244,12 @@ class Connection(H11Protocol):
         """
         others: list[Any] = [x for x in self.connections if x is not self]
         others = [x for x in others if not x.transport.is_closing()]
-        counts = collections.Counter(one._address() for one in others)
+        counts = collections.Counter(connection._address() for connection in others)
 
-        def rank(one):
-            is_complete = one._is_busy() and not one.cycle.more_body
-            state = one._is_busy() + is_complete
-            return state, -counts[one._address()], one._opened
+        def rank(connection):
+            is_complete = connection._is_busy() and not connection.cycle.more_body
+            state = connection._is_busy() + is_complete
+            return state, -counts[connection._address()], connection._opened
 
         if others:
             min(others, key=rank).transport.abort()
