@@ -71,7 +71,7 @@ def align(
         raise UserError("an alignment needs a model with attention")
     for chunk in chunks(pairs, batch_size * SORTED_BATCHES):
         encoded = [[_encoded(translator, x) for x in pair] for pair in chunk]
-        found: list[Alignment | None] = [None] * len(chunk)
+        aligned: list[Alignment | None] = [None] * len(chunk)
         order = sorted(range(len(chunk)), key=lambda i: [len(x) for x in encoded[i]])
         for batch in chunks(order, batch_size):
             sources, targets = zip(*(encoded[i] for i in batch), strict=True)
@@ -79,8 +79,8 @@ def align(
                 targets = tuple(map(translator.copying.extend, sources, targets))
             forced = translator.forced_hypotheses(sources, targets)
             for i, hypothesis in zip(batch, forced, strict=True):
-                found[i] = _alignment(translator, chunk[i], encoded[i], hypothesis)
-        yield from filter(None, found)
+                aligned[i] = _alignment(translator, chunk[i], encoded[i], hypothesis)
+        yield from filter(None, aligned)
 
 
 def _encoded(translator, text):
@@ -92,7 +92,7 @@ def _encoded(translator, text):
 def _alignment(translator, pair, encoded, hypothesis):
     """Return the alignment of the words of a pair, from that of its subwords."""
     source_words, words = (clean(text).split() for text in pair)
-    sources, targets = map(translator.tokenizer.word_places, encoded)
+    sources, targets = map(translator.tokenizer.word_indices, encoded)
     weights = hypothesis.weights
     if translator.copying:
         _, origins = translator.copying.expand(hypothesis.token_ids, encoded[0])
@@ -101,7 +101,7 @@ def _alignment(translator, pair, encoded, hypothesis):
     merged = merge_weights(weights, [*sources, len(source_words)], targets)
     full = np.zeros((len(words), len(source_words) + 1))
     full[: len(merged), : merged.shape[1]] = merged[: len(words)]
-    shown = [len(set(places.tolist())) for places in (sources, targets)]
+    shown = [len(set(word_indices.tolist())) for word_indices in (sources, targets)]
     return Alignment(
         source_words,
         words,

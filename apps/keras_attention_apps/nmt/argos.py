@@ -144,10 +144,10 @@ def _exception_filters(filters):
     for word in sorted(TITLES | BEFORE_NUMBERS):
         # The points of "z.B." are those of initials.
         if len(word) < BEFORE and set(word) <= set(LETTERS):
-            places = [(i - len(word), x, True) for i, x in enumerate(word)]
+            letters = [(i - len(word), x, True) for i, x in enumerate(word)]
             before = (-len(word) - 1, LETTERS + DIGITS, False)
             number = [] if word in TITLES else [(2, "digit", True)]
-            filters.add((0, ".", True), *places, before, *number)
+            filters.add((0, ".", True), *letters, before, *number)
     filters.add((0, ".", True), (-1, LETTERS, True), (-2, LETTERS + DIGITS, False))
     # Ordinals, and numbers of lists.
     filters.add((0, ".", True), (-1, DIGITS, True), (-2, LETTERS + DIGITS, False))

@@ -9,20 +9,22 @@ _SMALL, ITERATIONS = 1e-3, 5
 
 
 def merge_weights(
-    weights: np.ndarray, source_places: Iterable[int], target_places: Iterable[int]
+    weights: np.ndarray,
+    source_word_indices: Iterable[int],
+    target_word_indices: Iterable[int],
 ) -> np.ndarray:
     """Merge attention weights of subwords into attention weights of words.
 
     The weight of a source word is the sum over its subwords; that of a target word the
-    mean over its subwords. The places are the index of the word of each subword; the
-    array `(T, S)` over subwords may have further rows and columns of padding.
+    mean over its subwords. The indices are those of the word of each subword; the array
+    `(T, S)` over subwords may have further rows and columns of padding.
 
     >>> weights = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
     >>> merge_weights(weights, [0, 0, 1], [0, 0]).round(2).tolist()
     [[0.5, 0.5]]
     """
-    sources = np.asarray(source_places, "int32")
-    targets = np.asarray(target_places, "int32")
+    sources = np.asarray(source_word_indices, "int32")
+    targets = np.asarray(target_word_indices, "int32")
     merged = np.zeros((1 + targets.max(initial=-1), 1 + sources.max(initial=-1)))
     rows = np.asarray(weights, "float64")[: len(targets), : len(sources)]
     np.add.at(merged, (targets[:, None], sources[None, : rows.shape[1]]), rows)
@@ -72,15 +74,15 @@ def symmetric(weights: np.ndarray) -> np.ndarray:
     several articles.
     """
     targets, sources = np.shape(weights)
-    places = np.arange(targets)[:, None] / targets, np.arange(sources) / sources
-    found = (np.asarray(weights, "float64") + _SMALL) * np.exp(
-        -abs(places[0] - places[1])
+    positions = np.arange(targets)[:, None] / targets, np.arange(sources) / sources
+    alignment = (np.asarray(weights, "float64") + _SMALL) * np.exp(
+        -abs(positions[0] - positions[1])
     )
     for _ in range(ITERATIONS):
-        found = found / found.sum(axis=0)
-        found = found / found.sum(axis=1, keepdims=True)
+        alignment = alignment / alignment.sum(axis=0)
+        alignment = alignment / alignment.sum(axis=1, keepdims=True)
     # Weights that are nearly equal are no evidence.
-    return found**2
+    return alignment**2
 
 
 def aligned_words(weights: np.ndarray, source_words: Iterable[int]) -> range:

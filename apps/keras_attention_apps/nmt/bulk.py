@@ -33,14 +33,14 @@ class TranslateBatch(bulk.ModelBatch):
 
     def rows(self, values):
         sentences = list(map(_sentence, values))
-        found = self.model.translate_each(
+        translations = self.model.translate_each(
             (x for x in sentences if isinstance(x, str)),
             batch_size=self.batch_size,
             split=self.split,
             **self.search,
         )
         return [
-            bulk.details(next(found)[0], self.columns)
+            bulk.details(next(translations)[0], self.columns)
             if isinstance(x, str)
             else {"error": str(x)}
             for x in sentences

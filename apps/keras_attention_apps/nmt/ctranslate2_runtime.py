@@ -80,36 +80,36 @@ class CTranslate2Translator(Translator):
         return {token: i for i, token in enumerate(self._tokens)}
 
     def _hypotheses(self, sources, batch_size, n_best, search):
-        found = [
+        hypotheses = [
             [] if source.phrases else ranked
             for source, ranked in zip(
                 sources, self._fast_search(sources, search), strict=True
             )
         ]
-        self._force(sources, found, n_best, search["length_penalty"])
-        again = [i for i, ranked in enumerate(found) if not ranked]
+        self._force(sources, hypotheses, n_best, search["length_penalty"])
+        again = [i for i, ranked in enumerate(hypotheses) if not ranked]
         if again:
             rest = [sources[i] for i in again]
             searched = super()._hypotheses(rest, batch_size, n_best, search)
             for i, ranked in zip(again, searched, strict=True):
-                found[i] = ranked
-        return found
+                hypotheses[i] = ranked
+        return hypotheses
 
-    def _force(self, sources, found, n_best, length_penalty):
+    def _force(self, sources, hypotheses, n_best, length_penalty):
         """Replace the best hypotheses of each source by those of forced decoding."""
-        places = [
+        indices = [
             (row, rank)
-            for row, ranked in enumerate(found)
+            for row, ranked in enumerate(hypotheses)
             for rank in range(min(n_best, len(ranked)))
         ]
-        for batch in chunks(places, FORCED_ROWS):
+        for batch in chunks(indices, FORCED_ROWS):
             forced = self.forced_hypotheses(
                 [sources[row].token_ids for row, _ in batch],
-                [found[row][rank].token_ids.tolist() for row, rank in batch],
+                [hypotheses[row][rank].token_ids.tolist() for row, rank in batch],
                 length_penalty,
             )
             for (row, rank), hypothesis in zip(batch, forced, strict=True):
-                found[row][rank] = hypothesis
+                hypotheses[row][rank] = hypothesis
 
     def _fast_search(self, sources, search):
         """Return the valid hypotheses of CTranslate2 for each source, best first.
@@ -132,14 +132,16 @@ class CTranslate2Translator(Translator):
             return_scores=True,
             return_end_token=True,
         )
-        found = []
+        hypotheses = []
         for source, result, limit in zip(sources, results, limits, strict=True):
             ids = [[self._ids[word] for word in words] for words in result.hypotheses]
             valid = [self._is_valid(source.token_ids, x, limit) for x in ids]
             ranked = [_unread(x, y) for x, y in zip(ids, result.scores, strict=True)]
             best_is_valid = valid[:1] == [True]
-            found.append([*itertools.compress(ranked, valid)] if best_is_valid else [])
-        return found
+            hypotheses.append(
+                [*itertools.compress(ranked, valid)] if best_is_valid else []
+            )
+        return hypotheses
 
     def _spelled(self, token_ids: Sequence[int]) -> list[str]:
         """Return the tokens of a source without END, which CTranslate2 adds."""

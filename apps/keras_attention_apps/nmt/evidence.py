@@ -29,7 +29,7 @@ MAX_NAMED = 3
 
 def features_of(
     translation: Any,
-    source_places: np.ndarray,
+    source_word_indices: np.ndarray,
     hypothesis: Hypothesis,
     ranked: Sequence[Hypothesis],
     lexicon: Lexicon | None,
@@ -38,14 +38,19 @@ def features_of(
 
     Args:
         translation: The `Translation`.
-        source_places: Index of the word of each subword of the source, without END.
+        source_word_indices: Index of the word of each subword of the source, without
+            END.
         hypothesis: The `Hypothesis` of the translation.
         ranked: All hypotheses of its search.
         lexicon: `Lexicon` of the model, if it has one.
     """
-    sizes = np.bincount(source_places) if len(source_places) else np.zeros(1, int)
+    sizes = (
+        np.bincount(source_word_indices)
+        if len(source_word_indices)
+        else np.zeros(1, int)
+    )
     coverage = translation.weights.sum(axis=0)
-    source_length = len(source_places) + 1
+    source_length = len(source_word_indices) + 1
     # The end is one more word.
     end = hypothesis.token_log_probabilities[hypothesis.length - 1]
     words = [*map(_logarithm, translation.word_probabilities), float(end)]

@@ -98,8 +98,8 @@ class Translator(BaseTranslator, Task):
         if phrases:
             required, begins, banned = zip(*phrases, strict=True)
             inputs["phrases"] = self._padded(required)
-            places = self._padded([[[place] for place in row] for row in begins])
-            inputs["phrase_begins"] = places[..., 0]
+            phrase_begins = self._padded([[[place] for place in row] for row in begins])
+            inputs["phrase_begins"] = phrase_begins[..., 0]
             inputs["banned_phrases"] = self._padded(banned)
         longest = self.max_search_length(columns, search, required)
         search_model = self.search_model(longest, phrases="phrases" in inputs, **search)
@@ -128,11 +128,11 @@ class Translator(BaseTranslator, Task):
             "source": pad(sources + sources[-1:] * fill, columns=columns[0]),
             "target": pad(begun, columns=columns[1] + 1),
         }
-        found = predict_rows(self._forced_decoding, inputs)
+        outputs = predict_rows(self._forced_decoding, inputs)
         forced = []
         for row, ids in enumerate(targets):
             length = len(ids)
-            log_probs = np.asarray(found["token_log_probs"][row, :length], "float32")
+            log_probs = np.asarray(outputs["token_log_probs"][row, :length], "float32")
             total = float(log_probs.sum())
             forced.append(
                 Hypothesis(
@@ -141,7 +141,7 @@ class Translator(BaseTranslator, Task):
                     total,
                     log_probs,
                     length,
-                    np.asarray(found["weights"][row, :length], "float32"),
+                    np.asarray(outputs["weights"][row, :length], "float32"),
                 )
             )
         return forced
@@ -224,11 +224,13 @@ class Translator(BaseTranslator, Task):
         shortest, longest = zip(*limits, strict=True)
 
         def limit(inputs):
-            found = _by_length(longest, inputs)
+            max_tokens = _by_length(longest, inputs)
             if "phrases" not in inputs:
-                return found
+                return max_tokens
             is_token = keras.ops.cast(inputs["phrases"] != NO_TOKEN, "int32")
-            return keras.ops.maximum(found, keras.ops.sum(is_token, axis=(1, 2)) + 1)
+            return keras.ops.maximum(
+                max_tokens, keras.ops.sum(is_token, axis=(1, 2)) + 1
+            )
 
         def positions(inputs):
             # Without attention, the only position is the summary vector.
@@ -236,24 +238,24 @@ class Translator(BaseTranslator, Task):
 
         def constraints(inputs):
             # A hypothesis never ends in a loop.
-            found: list[Constraint] = [NoLoops(LOOP_TOKENS, LOOP)]
+            search_constraints: list[Constraint] = [NoLoops(LOOP_TOKENS, LOOP)]
             symbols = list(self.tokenizer.symbols.values())
             if symbols:
                 source = inputs["source"][..., None]
                 is_symbol = source == np.array(symbols, "int32")
                 required = keras.ops.any(is_symbol, axis=1)
-                found.append(ExactlyOnce(symbols, required))
+                search_constraints.append(ExactlyOnce(symbols, required))
             if ratios[0]:
-                least = np.minimum(shortest, max_length)
-                found.append(MinLength(_by_length(least, inputs)))
+                min_tokens = np.minimum(shortest, max_length)
+                search_constraints.append(MinLength(_by_length(min_tokens, inputs)))
             if "phrases" in inputs:
                 phrases = RequiredPhrases(
                     inputs["phrases"],
                     not_followed_by=word_continuations(self.tokenizer),
                     begins_at=inputs["phrase_begins"],
                 )
-                found += [phrases, BannedPhrases(inputs["banned_phrases"])]
-            return found
+                search_constraints += [phrases, BannedPhrases(inputs["banned_phrases"])]
+            return search_constraints
 
         return self._cached_search_model(
             (max_length, *ratios, *key),

@@ -114,23 +114,25 @@ class Lexicon:
             row += len(target)
         if not pairs:
             return cls({})
-        keys, places = np.unique(np.concatenate(pairs), return_inverse=True)
+        keys, inverse = np.unique(np.concatenate(pairs), return_inverse=True)
         row_of_each = np.concatenate(rows)
         source = keys >> _BITS
         probabilities = np.ones(len(keys))
         for _ in range(ITERATIONS):
-            expected = probabilities[places]
+            expected = probabilities[inverse]
             expected /= np.bincount(row_of_each, expected)[row_of_each]
-            totals = np.bincount(places, expected)
+            totals = np.bincount(inverse, expected)
             probabilities = totals / np.bincount(source, totals)[source]
-        kept = (probabilities >= MIN_PROBABILITY) & (totals >= MIN_COUNT) & (source > 0)
+        is_reliable = (
+            (probabilities >= MIN_PROBABILITY) & (totals >= MIN_COUNT) & (source > 0)
+        )
         words, translations = map(list, numbers)
-        found = collections.defaultdict(list)
-        for key in keys[kept]:
+        entries = collections.defaultdict(list)
+        for key in keys[is_reliable]:
             target = translations[key & (2**_BITS - 1)]
-            found[words[key >> _BITS]].append(target)
-        ranked = sorted(found, key=lambda x: (-counts[x], x))
-        return cls({word: (counts[word], sorted(found[word])) for word in ranked})
+            entries[words[key >> _BITS]].append(target)
+        ranked = sorted(entries, key=lambda x: (-counts[x], x))
+        return cls({word: (counts[word], sorted(entries[word])) for word in ranked})
 
     @classmethod
     def from_content(cls, content: bytes) -> Self:
@@ -182,12 +184,12 @@ class Lexicon:
         A word that is in the translation as it is counts as translated.
         """
         stems = set(map(stem, words))
-        found = {}
+        rarities = {}
         for i, source in enumerate(map(stem, source_words)):
             _, targets = self.entries.get(source, (0, ()))
             if source and source not in stems and stems.isdisjoint(targets):
-                found[i] = self.rarity(source)
-        return found
+                rarities[i] = self.rarity(source)
+        return rarities
 
     def names_in(self, text: str, tokenizer: Subwords) -> list[tuple[int, int]]:
         """Return the begin and the end of each word that is probably a name to copy.

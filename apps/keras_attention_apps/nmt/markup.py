@@ -115,8 +115,8 @@ def translate_file(
     reasons: dict[str, str] = {}
 
     def translate(sentences):
-        found = _translated(translator, sentences, options, report)
-        for i, (sentence, result) in enumerate(zip(sentences, found, strict=True)):
+        results = _translated(translator, sentences, options, report)
+        for i, (sentence, result) in enumerate(zip(sentences, results, strict=True)):
             is_improbable = (
                 min_score is not None
                 and result.words
@@ -126,8 +126,8 @@ def translate_file(
             if reason:
                 reasons[sentence] = reason
             if is_improbable:
-                found[i] = None
-        return found
+                results[i] = None
+        return results
 
     def split(paragraph):
         held: str = paragraph
@@ -136,7 +136,9 @@ def translate_file(
             # No sentence ends within an address.
             held, parts = symbols.hold(paragraph)
         sentences = (symbols.release(x, parts) for x in split_sentences(held))
-        return [x for one in sentences for x in fitting_parts(one, translator)]
+        return [
+            x for sentence in sentences for x in fitting_parts(sentence, translator)
+        ]
 
     translated = translate_runs(
         document.source,
@@ -180,17 +182,17 @@ def _read(text, kind, language):
 
 def _translated(translator, sentences, options, report):
     """Return the best translation of each sentence; those of a batch are as long."""
-    found: list[Any] = [None] * len(sentences)
+    translations: list[Any] = [None] * len(sentences)
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
     for begin in range(0, len(order), SENTENCES_AT_ONCE):
         batch = order[begin : begin + SENTENCES_AT_ONCE]
         texts = [sentences[i] for i in batch]
         results = translator.translate(texts, split=False, **options)
         for i, result in zip(batch, results, strict=True):
-            found[i] = result
+            translations[i] = result
         if report:
             report(begin + len(batch), len(sentences))
-    return found
+    return translations
 
 
 def _doubt(result, min_score=None):

@@ -87,15 +87,15 @@ def bleu_by_length(sources, translations, references, parts=4):
     bleu = BLEU(lowercase=True, tokenize=tokenizer_for(references))
     shares = np.arange(1, parts + 1) / parts
     edges = np.unique(np.quantile(lengths, shares, method="lower"))
-    found = []
+    scores_by_length = []
     for part in range(len(edges)):
         # Every edge is the length of a sentence, so no part is empty.
         chosen = np.flatnonzero(np.searchsorted(edges, lengths) == part)
         texts = [[side[i] for i in chosen] for side in (translations, references)]
         score = bleu.corpus_score(texts[0], texts[1:]).score
         ends = int(lengths[chosen].min()), int(lengths[chosen].max())
-        found.append((ends, len(chosen), score))
-    return found
+        scores_by_length.append((ends, len(chosen), score))
+    return scores_by_length
 
 
 def lengths_of(texts):

@@ -157,8 +157,8 @@ def _is_boundary(text: str, begin: int, match: re.Match) -> bool:
     # A sentence has a word.
     if not _ALPHANUMERIC.search(text, begin, match.start()):
         return False
-    found = _WORD.match(text, place)
-    following_word = found[0] if found else ""
+    word_match = _WORD.match(text, place)
+    following_word = word_match[0] if word_match else ""
     word_begin = max(text.rfind(" ", begin, match.start()) + 1, begin)
     word = text[_after_opening(text, word_begin) : match.start()]
     marks = match["marks"]
@@ -278,7 +278,7 @@ class Prepared:
         has_symbols: bool = False,
         is_word: Callable[[str], bool] = bool,
         names: Sequence[tuple[int, int]] = (),
-        kept: Sequence[tuple[int, int]] = (),
+        reserved: Sequence[tuple[int, int]] = (),
     ):
         self._part = part
         self._is_word = is_word
@@ -296,7 +296,7 @@ class Prepared:
             spans = [
                 x
                 for x in spans
-                if not any(x.begin < end and begin < x.end for begin, end in kept)
+                if not any(x.begin < end and begin < x.end for begin, end in reserved)
             ]
             text, self.originals = self._substituted(text, part, spans)
         else:
@@ -312,8 +312,10 @@ class Prepared:
         )
         if not self._is_upper:
             return substituted, originals
-        _, own = symbols.substitute(part.text, spans, part.held, self._languages)
-        return substituted, own
+        _, original_case = symbols.substitute(
+            part.text, spans, part.held, self._languages
+        )
+        return substituted, original_case
 
     def lost_in(self, translation: str) -> list[str]:
         """Return what a model without symbols has lost in a translation.
@@ -325,9 +327,9 @@ class Prepared:
         def is_kept(text, kind):
             if re.search(f"(?<![0-9]){re.escape(text)}(?![0-9])", translation):
                 return True
-            own = _DIGITS.findall(text)
-            is_small = all(x in numbers or int(x) <= _SMALL_NUMBER for x in own)
-            return kind != WORD and bool(own) and is_small
+            digits = _DIGITS.findall(text)
+            is_small = all(x in numbers or int(x) <= _SMALL_NUMBER for x in digits)
+            return kind != WORD and bool(digits) and is_small
 
         return [
             text
@@ -445,14 +447,14 @@ def _first_letter(text):
 
 def _with_mark(source, word):
     """Return the last word of a translation with the final mark of the source."""
-    given, own = _FINAL_MARK.search(source), _FINAL_MARK.search(word)
-    if given and not own:
+    source_mark, mark = _FINAL_MARK.search(source), _FINAL_MARK.search(word)
+    if source_mark and not mark:
         # After a quotation mark, its place is not certain.
-        return word + given[0] if word[-1:].isalnum() else word
-    if own and not given:
-        without = word[: own.start()] + word[own.end() :]
+        return word + source_mark[0] if word[-1:].isalnum() else word
+    if mark and not source_mark:
+        without = word[: mark.start()] + word[mark.end() :]
         is_short = len(without) < 2 or "." in without
         return word if is_short or source.endswith((":", ";", ",")) else without
-    if given and own and {given[0], own[0]} == {"?", "."}:
-        return word[: own.start()] + given[0] + word[own.end() :]
+    if source_mark and mark and {source_mark[0], mark[0]} == {"?", "."}:
+        return word[: mark.start()] + source_mark[0] + word[mark.end() :]
     return word

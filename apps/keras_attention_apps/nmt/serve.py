@@ -106,8 +106,8 @@ class Translator:
 
     def translate(self, sentences, *, split):
         """Return the best `Translation` of each sentence."""
-        found = self._batches([(sentence, 1) for sentence in sentences])
-        return [translations[0] for translations in found]
+        ranked = self._batches([(sentence, 1) for sentence in sentences])
+        return [translations[0] for translations in ranked]
 
     def texts(self, texts, n_best):
         """Return the `Result` of each text.
@@ -130,11 +130,11 @@ class Translator:
         ]
         parts = list(dict.fromkeys(parts))
         ranked = self._batches([(part, n_best) for part in parts])
-        found = {
+        translations = {
             part: [dataclasses.replace(x, text=part) if x.cut else x for x in best]
             for part, best in zip(parts, ranked, strict=True)
         }
-        return [self._joined(lines, found, n_best) for lines in divided]
+        return [self._joined(lines, translations, n_best) for lines in divided]
 
     def _divided(self, text):
         """Return the layout of each line, and the parts of its sentences."""
@@ -148,15 +148,18 @@ class Translator:
             return [part.original]
         return fitting_parts(part.original, self)
 
-    def _joined(self, lines, found, n_best):
+    def _joined(self, lines, translations, n_best):
         """Return the best translations of lines from those of their parts."""
         ranked = []
         for layout, sentences in lines:
-            parts = (joined_best([found[x] for x in one], n_best) for one in sentences)
+            parts = (
+                joined_best([translations[x] for x in sentence], n_best)
+                for sentence in sentences
+            )
             ranked.append(joined_best(parts, n_best, layout))
         # A line with fewer translations repeats its last one.
-        places = range(max(map(len, ranked)))
-        texts = ("\n".join(x[min(i, len(x) - 1)].text for x in ranked) for i in places)
+        ranks = range(max(map(len, ranked)))
+        texts = ("\n".join(x[min(i, len(x) - 1)].text for x in ranked) for i in ranks)
         best = Translation.joined([line[0] for line in ranked])
         # Different hypotheses may have the same text.
         return Result(
@@ -384,46 +387,48 @@ class Routes:
         sources, detected = [source] * len(texts), None
         if source == AUTO:
             detected = [self._detect(x)[0] for x in plain]
-            sources = [one["language"] for one in detected]
-        found: list[Result] = [Result([text]) for text in texts]
+            sources = [detection["language"] for detection in detected]
+        translated: list[Result] = [Result([text]) for text in texts]
         for source in dict.fromkeys(sources):
-            own = [i for i, x in enumerate(sources) if x == source]
+            indices = [i for i, x in enumerate(sources) if x == source]
             n_best = 1 + body.alternatives
             results = self._one_pair(
                 (source, target),
-                [texts[i] for i in own],
+                [texts[i] for i in indices],
                 is_html,
                 n_best,
                 is_single=not is_list,
             )
-            for i, result in zip(own, results, strict=True):
-                found[i] = result
+            for i, result in zip(indices, results, strict=True):
+                translated[i] = result
         if detected is None and sources[0] != target:
-            found = [
+            translated = [
                 self._checked(result, text, source)
-                for result, text in zip(found, plain, strict=True)
+                for result, text in zip(translated, plain, strict=True)
             ]
-        answer: dict[str, list] = {"translatedText": [x.texts[0] for x in found]}
+        answer: dict[str, list] = {"translatedText": [x.texts[0] for x in translated]}
         if body.alternatives:
-            answer["alternatives"] = [x.texts[1 : 1 + body.alternatives] for x in found]
+            answer["alternatives"] = [
+                x.texts[1 : 1 + body.alternatives] for x in translated
+            ]
         if detected:
             answer["detectedLanguage"] = detected
         for name in ("confidence", "unsure", "reason"):
-            values = [getattr(x, name) for x in found]
+            values = [getattr(x, name) for x in translated]
             if any(x is not None for x in values):
                 answer[name] = values
         return answer if is_list else {name: x[0] for name, x in answer.items()}
 
     def _code(self, name, code, known):
         """Return a known code of a language, or refuse the request."""
-        found = language_code(code, known)
-        if found not in known:
+        matched = language_code(code, known)
+        if matched not in known:
             raise Refusal(
                 400,
                 f"{name}: expected one of {', '.join(known)}. Received: "
                 f"{received(code)}",
             )
-        return found
+        return matched
 
     def _checked(self, result, text, source):
         """Return a result; it is unsure if its text is in another language."""

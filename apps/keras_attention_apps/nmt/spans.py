@@ -236,15 +236,15 @@ def pattern_of(language: str | None) -> tuple[str, list[int]]:
 
     It is valid in Python and, with the flag `u`, in JavaScript.
     """
-    own = str(language)
+    key = str(language)
     parts = [
         *((WORD, x) for x in _WORDS),
         *((TIME, _BEGIN + x) for x in _TIMES),
-        *((TIME, f"{_BEGIN}(?:{x})") for x in _TIMES_OF.get(own, ())),
+        *((TIME, f"{_BEGIN}(?:{x})") for x in _TIMES_OF.get(key, ())),
         *((NUMBER, f"{_BEGIN}(?:{x})") for x in (*_MONEY, *_NUMBERS)),
-        *((NUMBER, f"{_BEGIN}(?:{x})") for x in _GROUPED_OF.get(own, ())),
+        *((NUMBER, f"{_BEGIN}(?:{x})") for x in _GROUPED_OF.get(key, ())),
         *((WORD, f"{_BEGIN}(?:{x})") for x in _CODES),
-        *((NUMBER, f"{_BEGIN}(?:{x})") for x in _NUMBERS_OF.get(own, ())),
+        *((NUMBER, f"{_BEGIN}(?:{x})") for x in _NUMBERS_OF.get(key, ())),
         *((WORD, f"{_BEGIN}(?:{x})") for x in _LAST_CODES),
         (WORD, _SPACED_CODE),
         *((NUMBER, x) for x in _LAST_NUMBERS),

@@ -341,17 +341,17 @@ class Subwords(StoredTokenizer):
         it. Adjacent words of other scripts are separate words.
         """
         words: list[str] = []
-        places: list[int] = []
+        word_indices: list[int] = []
         for tokens in self._between_blanks(token_ids):
             text = self._text(tokens)
             is_spaced = text.isascii() or not has_unspaced(text)
             parts = [tokens] if is_spaced else self._split(tokens)
             for part in parts:
-                places += [len(words)] * len(part)
+                word_indices += [len(words)] * len(part)
                 words.append(self._text(part) if len(parts) > 1 else text)
-        return words, np.array(places, "int32")
+        return words, np.array(word_indices, "int32")
 
-    def word_places(self, token_ids: Iterable[int]) -> np.ndarray:
+    def word_indices(self, token_ids: Iterable[int]) -> np.ndarray:
         """Return for each token up to END the index of its word, between two spaces.
 
         Unlike those of `words`, these words are separated by spaces in every script.
@@ -460,10 +460,12 @@ class Copying:
         if not in_source:
             return target
         replaced = {}
-        for word, found in self._words(target).items():
+        for word, target_numbers in self._words(target).items():
             numbers = in_source.get(word, ())
             for number, copied in zip(
-                found, [*numbers, *numbers[-1:] * len(found)], strict=False
+                target_numbers,
+                [*numbers, *numbers[-1:] * len(target_numbers)],
+                strict=False,
             ):
                 replaced[number] = len(self.kinds) + copied
         extended, before = [], NONE
@@ -483,14 +485,14 @@ class Copying:
         Returns the list of token ids, and the index of the token from which each comes.
         """
         numbers, size = self.numbers(source), len(self.kinds)
-        expanded, places = [], []
+        expanded, origins = [], []
         for place, token in enumerate(map(int, token_ids)):
             spelt = [token]
             if token >= size:
                 spelt = np.asarray(source)[numbers == token - size].tolist()
             expanded += spelt
-            places += [place] * len(spelt)
-        return expanded, places
+            origins += [place] * len(spelt)
+        return expanded, origins
 
     def _words(self, token_ids: list[int]) -> dict[str, list[int]]:
         """Return a dict from words of several subwords to lists of their numbers."""

@@ -222,8 +222,8 @@ def restore(
         restored += parts
         members.append(list(range(first, len(restored))))
     shares = np.zeros((len(restored), len(words)))
-    for i, places in enumerate(members):
-        shares[places, i] = 1 / len(places)
+    for i, indices in enumerate(members):
+        shares[indices, i] = 1 / len(indices)
     return restored, shares
 
 

@@ -139,37 +139,37 @@ class Translation(Output):
         is_plain = layout is None or layout.is_plain
         if len(translations) == 1 and is_plain:
             return translations[0]
-        texts = [one.text for one in translations]
+        texts = [part.text for part in translations]
 
         def together(name):
-            return [x for one in translations for x in getattr(one, name)]
+            return [x for part in translations for x in getattr(part, name)]
 
         def indices(name, words):
             """Return the indices of words of all sentences."""
-            sizes = [len(getattr(one, words)) for one in translations]
+            sizes = [len(getattr(part, words)) for part in translations]
             firsts = itertools.accumulate(sizes, initial=0)
             pairs = zip(translations, firsts, strict=False)
-            return [first + i for one, first in pairs for i in getattr(one, name)]
+            return [first + i for part, first in pairs for i in getattr(part, name)]
 
         # Only a calibrated model says whether it is unsure.
-        unsure = [one.unsure for one in translations if one.unsure is not None]
+        unsure = [part.unsure for part in translations if part.unsure is not None]
         confidences = [x.confidence for x in translations if x.confidence is not None]
-        reasons = dict.fromkeys(one.reason for one in translations if one.reason)
+        reasons = dict.fromkeys(part.reason for part in translations if part.reason)
         return cls(
             text=join_sentences(texts) if layout is None else layout.joined(texts),
             source_words=together("source_words"),
             words=together("words"),
-            score=float(np.mean([one.score for one in translations])),
-            log_probability=sum(one.log_probability for one in translations),
-            weights=block_diagonal([one.weights for one in translations]),
-            end_weights=np.concatenate([one.end_weights for one in translations]),
-            cut=any(one.cut for one in translations),
+            score=float(np.mean([part.score for part in translations])),
+            log_probability=sum(part.log_probability for part in translations),
+            weights=block_diagonal([part.weights for part in translations]),
+            end_weights=np.concatenate([part.end_weights for part in translations]),
+            cut=any(part.cut for part in translations),
             omitted=together("omitted"),
             subwords=together("subwords"),
             probabilities=together("probabilities"),
             word_probabilities=together("word_probabilities"),
             lost=together("lost"),
-            is_complete=all(one.is_complete for one in translations),
+            is_complete=all(part.is_complete for part in translations),
             confidence=min(confidences, default=None),
             unsure=any(unsure) if unsure else None,
             reason="; ".join(reasons) or None,
@@ -188,16 +188,16 @@ class Translation(Output):
     @property
     def warnings(self) -> list[str]:
         """Texts of the parts that were left out."""
-        found = []
+        texts = []
         if self.cut:
             count = len(self.source_words)
             were = "was" if count == 1 else "were"
-            found.append(f"too long; only {counted(count, 'word')} {were} translated")
+            texts.append(f"too long; only {counted(count, 'word')} {were} translated")
         if self.omitted:
             count = len(self.omitted)
             are = "does not fit, and is" if count == 1 else "do not fit, and are"
-            found.append(f"{counted(count, 'glossary phrase')} {are} left out")
-        return found
+            texts.append(f"{counted(count, 'glossary phrase')} {are} left out")
+        return texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,15 +206,15 @@ class _Source:
 
     It is `prepared` from the sentence of the text.
 
-    `phrases` are their token ids, and `places` the sets of indices of the words that
-    each translates, empty where words have no spaces between them. `omitted` are the
-    phrases that did not fit.
+    `phrases` are their token ids, and `word_indices` the sets of indices of the words
+    that each translates, empty where words have no spaces between them. `omitted` are
+    the phrases that did not fit.
     """
 
     token_ids: list
     cut: bool
     phrases: list
-    places: list
+    word_indices: list
     omitted: list
     prepared: Prepared
 
@@ -351,14 +351,16 @@ class BaseTranslator(Predictor):
                 yield from layout.parts[:MAX_SENTENCES]
 
         options = batch_size, n_best, search
-        found = self._translate_sentences(parts(), glossary, options)
-        for first in found:
+        translated = self._translate_sentences(parts(), glossary, options)
+        for first in translated:
             layout = layouts.popleft()
             count = len(layout.parts)
-            others = itertools.islice(found, min(count, MAX_SENTENCES) - 1)
+            others = itertools.islice(translated, min(count, MAX_SENTENCES) - 1)
             joined = joined_best([first, *others], n_best, layout)
             if count > MAX_SENTENCES:
-                joined = [dataclasses.replace(one, cut=True) for one in joined]
+                joined = [
+                    dataclasses.replace(translation, cut=True) for translation in joined
+                ]
             yield joined
 
     def _translate_sentences(self, sentences, glossary, options):
@@ -368,22 +370,22 @@ class BaseTranslator(Predictor):
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
         for chunk in chunks(sentences, batch_size * sorted_batches):
             sources = [self._source(part, glossary) for part in chunk]
-            found = [
+            results = [
                 [self.marked(_copied_translation(x.prepared))]
                 if len(x.token_ids) == 1 or x.prepared.is_copied
                 else None
                 for x in sources
             ]
-            waiting = [i for i, translations in enumerate(found) if not translations]
+            waiting = [i for i, translations in enumerate(results) if not translations]
             waiting.sort(key=lambda i: len(sources[i].token_ids))
             for batch in chunks(waiting, batch_size):
                 ranked = self._hypotheses([sources[i] for i in batch], *options)
                 for i, ranked_of_one in zip(batch, ranked, strict=True):
-                    found[i] = [
+                    results[i] = [
                         self._translation(sources[i], x, ranked_of_one)
                         for x in ranked_of_one[:n_best]
                     ]
-            yield from found
+            yield from results
 
     def _hypotheses(self, sources, batch_size, n_best, search):
         """Return all hypotheses of each `_Source` of a batch, best first.
@@ -393,8 +395,8 @@ class BaseTranslator(Predictor):
         token_ids = [source.token_ids for source in sources]
         options = batch_size, search["beam_size"], search
         # Padding of a batch gives further hypotheses.
-        found = self._search(token_ids, *options)[: len(sources)]
-        best = (ranked[:n_best] for ranked in found)
+        hypotheses = self._search(token_ids, *options)[: len(sources)]
+        best = (ranked[:n_best] for ranked in hypotheses)
         replaced = list(map(self._replaced, sources, best))
         again = [i for i, (begins, _) in enumerate(replaced) if begins]
         if again:
@@ -402,8 +404,8 @@ class BaseTranslator(Predictor):
             arguments = [token_ids[i] for i in again], *options, phrases
             second = self._search(*arguments)
             for i, ranked in zip(again, second, strict=False):
-                found[i] = ranked
-        return found
+                hypotheses[i] = ranked
+        return hypotheses
 
     def _replaced(self, source, ranked):
         """Return where the phrases of a source begin, and which tokens they replace.
@@ -415,10 +417,10 @@ class BaseTranslator(Predictor):
         """
         if not source.phrases:
             return [], []
-        spans = [self._spans(source, one) for one in ranked]
+        spans = [self._spans(source, hypothesis) for hypothesis in ranked]
         if all(
-            tuple(one.token_ids[slice(*span)]) == tuple(phrase)
-            for one, of_one in zip(ranked, spans, strict=True)
+            tuple(hypothesis.token_ids[slice(*span)]) == tuple(phrase)
+            for hypothesis, of_one in zip(ranked, spans, strict=True)
             for phrase, span in zip(source.phrases, of_one, strict=True)
         ):
             return [], []
@@ -442,15 +444,15 @@ class BaseTranslator(Predictor):
         They are a begin and an end, without punctuation around them, or two zeros.
         """
         token_ids, origins, weights = self._expanded(source, hypothesis)
-        _, places = self.tokenizer.words(token_ids)
-        source_places = self.tokenizer.word_places(source.token_ids)
-        weights = merge_weights(weights, source_places, places)
+        _, word_indices = self.tokenizer.words(token_ids)
+        source_word_indices = self.tokenizer.word_indices(source.token_ids)
+        weights = merge_weights(weights, source_word_indices, word_indices)
         spans = []
-        for of_phrase in source.places:
+        for of_phrase in source.word_indices:
             aligned = aligned_words(weights, of_phrase)
             tokens = [
                 token
-                for token, word in enumerate(places)
+                for token, word in enumerate(word_indices)
                 if word in aligned and self._has_letters(token_ids[token])
             ]
             spans.append(
@@ -516,7 +518,7 @@ class BaseTranslator(Predictor):
             has_symbols=self.has_symbols,
             is_word=self._is_word,
             names=names,
-            kept=glossary.places(part.text) if glossary else (),
+            reserved=glossary.spans(part.text) if glossary else (),
         )
 
     def _source(self, part: Part, glossary: Glossary | None) -> _Source:
@@ -532,15 +534,15 @@ class BaseTranslator(Predictor):
         if cut:
             # Phrases of the rest have nothing to translate.
             sentence = self.tokenizer.decode(token_ids)
-        found = glossary.find(sentence)
-        phrases = self._phrases(found)
+        entries = glossary.find(sentence)
+        phrases = self._phrases(entries)
         while sum(map(len, phrases)) >= self.max_length:
             phrases.pop()
         is_aligned = self.attends and not has_unspaced(sentence)
-        places = [x if is_aligned else set() for x in found.values()]
-        omitted = list(found)[len(phrases) :]
-        places = places[: len(phrases)]
-        return _Source(token_ids, cut, phrases, places, omitted, prepared)
+        word_indices = [x if is_aligned else set() for x in entries.values()]
+        omitted = list(entries)[len(phrases) :]
+        word_indices = word_indices[: len(phrases)]
+        return _Source(token_ids, cut, phrases, word_indices, omitted, prepared)
 
     def _phrases(self, targets):
         """Return target phrases as lists of token ids."""
@@ -560,8 +562,8 @@ class BaseTranslator(Predictor):
         """Return the translation of one of the `ranked` hypotheses of a sentence."""
         prepared = source.prepared
         token_ids, origins, weights = self._expanded(source, hypothesis)
-        source_words, source_places = self.tokenizer.words(source.token_ids)
-        words, places = self.tokenizer.words(token_ids)
+        source_words, source_word_indices = self.tokenizer.words(source.token_ids)
+        words, word_indices = self.tokenizer.words(token_ids)
         # A word that was copied is one subword.
         subwords = [""] * len(hypothesis.token_ids)
         for token, origin in zip(token_ids, origins, strict=True):
@@ -569,16 +571,18 @@ class BaseTranslator(Predictor):
         length = hypothesis.length
         if not self.attends:
             # The only weight is that of the summary vector.
-            weights = np.zeros((len(places), len(source_places)))
+            weights = np.zeros((len(word_indices), len(source_word_indices)))
         # The end token is one more word.
-        merged = merge_weights(weights, [*source_places, len(source_words)], places)
+        merged = merge_weights(
+            weights, [*source_word_indices, len(source_words)], word_indices
+        )
         aligned, lost = prepared.finished(
             AlignedWords(
                 source_words,
                 words,
                 merged[:, :-1],
                 merged[:, -1],
-                word_log_probabilities(hypothesis, origins, places),
+                word_log_probabilities(hypothesis, origins, word_indices),
             )
         )
         text = " ".join(aligned.words)
@@ -606,7 +610,7 @@ class BaseTranslator(Predictor):
             and longest_loop(tokens) <= max(longest_loop(source.token_ids), LOOP - 1),
         )
         features = evidence.features_of(
-            translation, source_places, hypothesis, ranked, self.lexicon
+            translation, source_word_indices, hypothesis, ranked, self.lexicon
         )
         return self.marked(translation, features)
 
@@ -622,18 +626,20 @@ class BaseTranslator(Predictor):
 
 
 def word_log_probabilities(
-    hypothesis: Hypothesis, origins: Sequence[int], places: np.ndarray
+    hypothesis: Hypothesis, origins: Sequence[int], word_indices: np.ndarray
 ) -> np.ndarray:
     """Return the log-probability of each word of a hypothesis, given those before it.
 
     `origins` has for each subword up to END the index of the token from which it
-    comes, and `places` the index of its word.
+    comes, and `word_indices` the index of its word.
     """
-    tokens = np.array(origins[: len(places)], int)
+    tokens = np.array(origins[: len(word_indices)], int)
     # Several subwords of a copied word come from one token.
     first = np.append(True, tokens[1:] != tokens[:-1])[: len(tokens)]
     values = np.where(first, hypothesis.token_log_probabilities[tokens], 0.0)
-    return np.bincount(places, values, int(places.max()) + 1 if len(places) else 0)
+    return np.bincount(
+        word_indices, values, int(word_indices.max()) + 1 if len(word_indices) else 0
+    )
 
 
 def joined_best(
@@ -646,12 +652,12 @@ def joined_best(
     best: list[tuple[Translation, ...]] = [()]
     for translations in ranked:
         longer = [
-            (*chosen, one)
+            (*chosen, part)
             for place, chosen in enumerate(best)
             # Combinations that are worse than `n_best` others are left out.
-            for one in translations[: n_best // (place + 1)]
+            for part in translations[: n_best // (place + 1)]
         ]
-        longer.sort(key=lambda chosen: -sum(one.score for one in chosen))
+        longer.sort(key=lambda chosen: -sum(part.score for part in chosen))
         best = longer[:n_best]
     return [Translation.joined(chosen, layout) for chosen in best]
 
@@ -736,7 +742,7 @@ class LiteTranslator(LiteTask, BaseTranslator):
         search_one = functools.partial(
             self._search_one, self.runtime.in_parallel, n_best
         )
-        return [found for _, found in self.in_parallel(search_one, token_ids)]
+        return [hypotheses for _, hypotheses in self.in_parallel(search_one, token_ids)]
 
     def _search_one(self, run, n_best, token_ids):
         """Return the best hypotheses of a sentence, best first."""

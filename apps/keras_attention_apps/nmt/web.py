@@ -62,31 +62,39 @@ class TranslationPage(Models):
     def swap(self, sentence, is_reversed, *options):
         """Return the translation as the next sentence, and the other direction."""
         other = self.reverse if is_reversed else None
-        found = self.translations(sentence, search_options(*options), other=other)
-        return found[0].text, not is_reversed
+        translations = self.translations(
+            sentence, search_options(*options), other=other
+        )
+        return translations[0].text, not is_reversed
 
     def show_translations(self, sentence, is_reversed, n_best, *options):
         search = search_options(*options)
         other = self.reverse if is_reversed else None
         try:
-            found = self.translations(sentence, search, n_best=n_best, other=other)
+            translations = self.translations(
+                sentence, search, n_best=n_best, other=other
+            )
         except UserError as error:
             return markup.alert(error), shown(""), shown("")
         title = name_of(other or self.config.model.name)
-        figure = views.alignment_figure(found[0], title, 0)
-        table = markup.n_best_table("translation", found) if found[0].words else ""
-        return figure, shown(table), shown(views.heat_map(found[0]))
+        figure = views.alignment_figure(translations[0], title, 0)
+        table = (
+            markup.n_best_table("translation", translations)
+            if translations[0].words
+            else ""
+        )
+        return figure, shown(table), shown(views.heat_map(translations[0]))
 
     @revealed
     def show_others(self, sentence, is_reversed, compare, *options):
         # The others translate in the direction of the model of the page.
         if is_reversed or not compare or not sentence.strip():
             return ""
-        found, search = [], search_options(*options)
+        figures, search = [], search_options(*options)
         for number, other in enumerate(self.others, start=1):
             (best,) = self.translations(sentence, search, other=other)
-            found.append(views.alignment_figure(best, name_of(other), number))
-        return f'<div class="ka-figures">{"".join(found)}</div>'
+            figures.append(views.alignment_figure(best, name_of(other), number))
+        return f'<div class="ka-figures">{"".join(figures)}</div>'
 
 
 def reverse_of(model):

@@ -76,7 +76,7 @@ def test_pairs_are_aligned_as_each_alone(subwords):
         assert not one.cut
         ids = [translator.tokenizer.encode(text) for text in (source, target)]
         (forced,) = translator.forced_hypotheses(ids[:1], ids[1:])
-        places = [translator.tokenizer.word_places(x) for x in ids]
+        places = [translator.tokenizer.word_indices(x) for x in ids]
         # The end token is one more word.
         sources = [*places[0], len(source.split())]
         merged = merge_weights(forced.weights, sources, places[1])

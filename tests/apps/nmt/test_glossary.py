@@ -77,7 +77,7 @@ def test_a_phrase_replaces_the_word_that_is_aligned_with_its_source(subwords):
     translator = untrained(subwords, "bahdanau")
     encoded = [*subwords.encode("le chien, rouge")]
     weights = np.full((len(encoded), 4), 0.1)
-    words = subwords.word_places(encoded)
+    words = subwords.word_indices(encoded)
     # chien, translates dog, and rouge translates red.
     for token, word in enumerate(words):
         weights[token, [0, 2, 1][word]] = 1.0

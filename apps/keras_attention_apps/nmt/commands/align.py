@@ -29,8 +29,8 @@ def align(config):
             file = stack.enter_context(open(path, "w", encoding="utf-8", newline=""))
         bar = stack.enter_context(progress_bar(total=len(sources), desc="pairs"))
         pairs = list(zip(sources, targets, strict=True))
-        found = aligned(config, pairs, config.model.name)
-        for number, (links, alignment) in enumerate(found, start=1):
+        results = aligned(config, pairs, config.model.name)
+        for number, (links, alignment) in enumerate(results, start=1):
             print(alignments.pharaoh(links), file=file, flush=config.output is None)
             cut += alignment.cut
             bar.update()

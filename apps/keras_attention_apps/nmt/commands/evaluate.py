@@ -39,13 +39,13 @@ def evaluate(config):
         _compare(config, results, sources, references)
         return
     (result,) = results
-    found, translations = result.translations, result.texts
-    scores, signatures = metrics.translation_scores(translations, references)
+    translations, texts = result.translations, result.texts
+    scores, signatures = metrics.translation_scores(texts, references)
     for name, score in scores.items():
         print(f"{name:8} {score:6.2f}  {signatures[name]}")
-    print_figures(result.confidence, found, judge(found, references))
+    print_figures(result.confidence, translations, judge(translations, references))
     print("bleu-lc by the length of the source:")
-    for label, count, score in _by_length(sources, translations, references):
+    for label, count, score in _by_length(sources, texts, references):
         print(f"{'':8} {score:6.2f}  {counted(count, 'sentence')} of {label}")
 
 
@@ -67,20 +67,20 @@ def _translated(config, name, sources):
     # Scores are those of the Keras model, unless LiteRT is requested.
     translator = RUNTIMES.load_for(config, name, auto="keras")
     search = translator.search_options(**config.search.given)
-    found = translator.translate(
+    translations = translator.translate(
         sources,
         batch_size=config.batch_size,
         split=config.split_sentences,
         **search,
     )
-    cut = sum(translation.cut for translation in found)
+    cut = sum(translation.cut for translation in translations)
     if cut:
         print(
-            f"nmt: warning: {cut} of {len(found)} sentences exceeded the maximum "
-            "length of the model, and were cut",
+            f"nmt: warning: {cut} of {len(translations)} sentences exceeded the "
+            "maximum length of the model, and were cut",
             file=sys.stderr,
         )
-    return _Result(found, search, translator.confidence)
+    return _Result(translations, search, translator.confidence)
 
 
 def _by_length(sources, translations, references):
@@ -164,12 +164,12 @@ def _training_files(config):
             dataset.find_files(folder, config.pair, dataset.TRAINING_NAMES)
             for folder in folders
         ]
-    found = []
+    file_pairs = []
     for folder in map(resolved, config.data):
         with contextlib.suppress(UserError):
             names = dataset.TRAINING_NAMES
-            found.append(dataset.find_files(folder, config.pair, names))
-    return found
+            file_pairs.append(dataset.find_files(folder, config.pair, names))
+    return file_pairs
 
 
 def calibrate(config):

@@ -116,8 +116,8 @@ def write_saved_model(translator, search_model, directory):
         )
         is_source = tf.logical_and(source != PAD, source != END)
         has_text = is_source[:, 0]
-        found = best_hypotheses(search_model, source, chunks)
-        token_ids, weights = found["token_ids"], found["weights"]
+        hypotheses = best_hypotheses(search_model, source, chunks)
+        token_ids, weights = hypotheses["token_ids"], hypotheses["weights"]
         valid = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
         valid = tf.logical_and(valid, has_text[:, None])
         if translator.copying:
@@ -130,8 +130,8 @@ def write_saved_model(translator, search_model, directory):
         text = tokenizer.detokenize(tf.ragged.boolean_mask(token_ids, valid))
         served = {
             "translation": cleaned(text),
-            "score": tf.where(has_text, found["scores"], 0.0),
-            "log_probability": tf.where(has_text, found["log_probs"], 0.0),
+            "score": tf.where(has_text, hypotheses["scores"], 0.0),
+            "log_probability": tf.where(has_text, hypotheses["log_probs"], 0.0),
             "subwords": spelled(token_ids, valid),
             "source_subwords": spelled(source, is_source),
             "attention": tf.where(are_attended, weights, 0.0),
@@ -166,9 +166,9 @@ def best_hypotheses(search_model, source, chunks):
     }
 
     def best(source):
-        found = search_model({"source": source})
+        hypotheses = search_model({"source": source})
         return {
-            name: tf.cast(found[name][:, 0], spec.dtype)
+            name: tf.cast(hypotheses[name][:, 0], spec.dtype)
             for name, spec in signature.items()
         }
 
@@ -192,15 +192,15 @@ def expanded(token_ids, valid, weights, source, kinds):
     subwords = tf.concat([token_ids[..., None], subwords], axis=-1)
     spell = is_copied & (copied[..., None] == numbers[:, None])
     spell = valid[..., None] & tf.concat([~is_copied, spell], axis=-1)
-    places = tf.range(tf.shape(token_ids)[1])[None, :, None] * tf.ones_like(subwords)
-    spell, subwords, places = (
-        tf.reshape(x, [tf.shape(x)[0], -1]) for x in (spell, subwords, places)
+    origins = tf.range(tf.shape(token_ids)[1])[None, :, None] * tf.ones_like(subwords)
+    spell, subwords, origins = (
+        tf.reshape(x, [tf.shape(x)[0], -1]) for x in (spell, subwords, origins)
     )
     token_ids = tf.ragged.boolean_mask(subwords, spell).to_tensor(END)
-    places = tf.ragged.boolean_mask(places, spell).to_tensor(0)
+    origins = tf.ragged.boolean_mask(origins, spell).to_tensor(0)
     count = tf.reduce_sum(tf.cast(spell, "int32"), axis=1, keepdims=True)
     valid = tf.range(tf.shape(token_ids)[1])[None] < count
-    return token_ids, valid, tf.gather(weights, places, batch_dims=1)
+    return token_ids, valid, tf.gather(weights, origins, batch_dims=1)
 
 
 def cleaned(sentences):

@@ -245,7 +245,7 @@ def _translate_markup(config):
             bar.total, bar.n = total, count
             bar.refresh()
 
-        found = translate_file(
+        translated = translate_file(
             translator,
             text,
             config.format,
@@ -257,16 +257,16 @@ def _translate_markup(config):
             glossary=config.glossary and Glossary.from_file(config.glossary),
             **config.search.given,
         )
-    content = encoded(found.text, encoding, references=config.format == "html")
+    content = encoded(translated.text, encoding, references=config.format == "html")
     files.write_or_print(config.output, content)
-    for doubt in found.doubts:
+    for doubt in translated.doubts:
         print(
             f"nmt: warning: {printable(path)}, {doubt.place}: {doubt.reason}: "
             f"{printable(doubt.text)}",
             file=sys.stderr,
         )
-    if found.doubts:
-        count = f"{len(found.doubts)} of {counted(found.runs, 'text')}"
+    if translated.doubts:
+        count = f"{len(translated.doubts)} of {counted(translated.runs, 'text')}"
         print(f"nmt: warning: {count} are unsure", file=sys.stderr)
     if config.output:
         note(f"nmt: wrote {printable(config.output)}")
@@ -340,11 +340,11 @@ def _lines(config, number, translations):
     """Return a line for each translation of a sentence."""
     several = config.n_best > 1
     lines = []
-    for one in translations:
-        columns = [str(number), f"{one.score:.4f}"] if several else []
-        columns.append(one.text)
+    for translation in translations:
+        columns = [str(number), f"{translation.score:.4f}"] if several else []
+        columns.append(translation.text)
         if config.alignments:
-            columns.append(" ".join(one.details(["alignment"])["alignment"]))
+            columns.append(" ".join(translation.details(["alignment"])["alignment"]))
         lines.append("\t".join(columns))
     if not (lines or several):
         # As for an empty sentence.

@@ -166,10 +166,10 @@ def number_words(language: str) -> dict[str, int]:
     words = {word: n for n, word in enumerate(ones) if n > 1}
     for i, ten in enumerate(tens, start=2):
         words[ten] = 10 * i
-        for n, one in enumerate(ones[1:10], start=1):
-            joined = f"{ten}-{one}"
+        for n, unit in enumerate(ones[1:10], start=1):
+            joined = f"{ten}-{unit}"
             if language == "de":
-                joined = f"{'ein' if n == 1 else one}und{ten}"
+                joined = f"{'ein' if n == 1 else unit}und{ten}"
             words[joined] = 10 * i + n
     return words
 
@@ -300,7 +300,9 @@ class Augmentation:
     @property
     def weights(self) -> np.ndarray:
         """How often an epoch has each pair: those with numbers and times more often."""
-        has = [any(x.kind != WORD for x in found) for found in self._candidates]
+        has = [
+            any(x.kind != WORD for x in candidates) for candidates in self._candidates
+        ]
         return np.where(has, NUMBER_WEIGHT, 1.0)
 
     def __call__(self, index, random: np.random.Generator) -> tuple[str, str]:

@@ -187,12 +187,12 @@ class SentenceBatches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         batch = self._batches[index]
-        least = self._only_sizes or [0, 0, 0]
+        minimum_sizes = self._only_sizes or [0, 0, 0]
         if index == 0 and len(self) > 1 and not self.few_shapes:
             # If the first two batches have the same size, Keras assumes it for all
             # batches.
-            least = [size + 1 for size in self._sizes(self._batches[1])]
-        rows, *columns = map(max, self._sizes(batch), least)
+            minimum_sizes = [size + 1 for size in self._sizes(self._batches[1])]
+        rows, *columns = map(max, self._sizes(batch), minimum_sizes)
         source, target = ([pair[side] for pair in batch] for side in (0, 1))
         target = [[START, *token_ids] for token_ids in target]
         if not self.few_shapes:

@@ -58,7 +58,7 @@ def joined(corpora, weights):
         return corpora[0]
     tags = (x.back_translated or [False] * len(x) for x in corpora)
     counts = (
-        [weight * own for own in x.weights or [1] * len(x)]
+        [weight * pair_weight for pair_weight in x.weights or [1] * len(x)]
         for x, weight in zip(corpora, weights, strict=True)
     )
     return Pairs(

@@ -85,14 +85,14 @@ class Glossary:
             )
 
     def find(self, sentence):
-        """Return a dict from the target phrases for a sentence, in order, to places.
+        """Return a dict from the target phrases for a sentence, in order, to sets.
 
-        A place is the set of the indices of the words, between spaces, of the source.
+        A set has the indices of the words, between spaces, of the source.
         """
         words = _words(sentence)
         spaced = [i for i, x in enumerate(clean(sentence).split()) for _ in _words(x)]
         folded = [word.casefold() for word in words]
-        found: dict[str, set[int]] = {}
+        phrases: dict[str, set[int]] = {}
         place = 0
         while place < len(words):
             for size in range(min(self._longest, len(words) - place), 0, -1):
@@ -100,18 +100,18 @@ class Glossary:
                 entries = self._targets.get(tuple(folded[here]), {})
                 target = entries.get(tuple(words[here]), entries.get(None))
                 if target is not None:
-                    found.setdefault(target, set()).update(spaced[here])
+                    phrases.setdefault(target, set()).update(spaced[here])
                     place += size
                     break
             else:
                 place += 1
-        return found
+        return phrases
 
-    def places(self, sentence):
+    def spans(self, sentence):
         """Return where the words of source phrases are: pairs of a begin and an end."""
         words = [match.span() for match in re.finditer(r"\S+", sentence)]
-        found = set().union(*self.find(sentence).values())
-        return [span for i, span in enumerate(words) if i in found]
+        indices = set().union(*self.find(sentence).values())
+        return [span for i, span in enumerate(words) if i in indices]
 
 
 def _words(text):

@@ -113,9 +113,9 @@ def _columns(path, rows, languages, columns):
         else:
             chosen = _columns_of_text(rows)
     if all(name in header for name in chosen):
-        places, rows = [header.index(name) for name in chosen], rows[1:]
+        indices, rows = [header.index(name) for name in chosen], rows[1:]
     elif all(name.isdecimal() and int(name) > 0 for name in chosen):
-        places = [int(name) - 1 for name in chosen]
+        indices = [int(name) - 1 for name in chosen]
     else:
         raise UserError(
             f"expected columns of {path}: {listed(chosen[0], header)}. "
@@ -123,12 +123,12 @@ def _columns(path, rows, languages, columns):
         )
     sides: Sides = [], []
     for number, row in enumerate(rows, start=1):
-        if max(places) >= len(row):
+        if max(indices) >= len(row):
             raise UserError(
                 f"{path}, row {number}, has {len(row)} columns. Expected at least "
-                f"{max(places) + 1}"
+                f"{max(indices) + 1}"
             )
-        for side, place in zip(sides, places, strict=True):
+        for side, place in zip(sides, indices, strict=True):
             side.append(row[place])
     return sides
 

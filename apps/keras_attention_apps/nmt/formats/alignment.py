@@ -126,9 +126,9 @@ def evidence(
         listed = np.array(
             [[lexicon.translates(x, y) for x in stems[0]] for y in stems[1]], "float64"
         ).reshape(shape)
-    places = (np.arange(len(x)) / max(len(x), 1) for x in (sources, targets))
-    source_places, target_places = places
-    distances = abs(target_places[:, None] - source_places) * max(shape)
+    positions = (np.arange(len(x)) / max(len(x), 1) for x in (sources, targets))
+    source_positions, target_positions = positions
+    distances = abs(target_positions[:, None] - source_positions) * max(shape)
     near = np.exp(-_LEXICON_DECAY * distances)
     weights = _WEIGHT * likeness * np.exp(-_DECAY * distances)
     return Evidence(
@@ -152,10 +152,10 @@ def _letters(word):
     return "".join(x for x in word.lower() if x.isalnum())
 
 
-def _likeness(one, other):
-    if not one or not other:
+def _likeness(word, other):
+    if not word or not other:
         return 0.0
-    if one == other or (one, other) in function_word_pairs():
+    if word == other or (word, other) in function_word_pairs():
         return 1.0
-    is_alike = min(len(one), len(other)) >= _ALIKE and one[:_ALIKE] == other[:_ALIKE]
+    is_alike = min(len(word), len(other)) >= _ALIKE and word[:_ALIKE] == other[:_ALIKE]
     return _ALIKE_SHARE if is_alike else 0.0

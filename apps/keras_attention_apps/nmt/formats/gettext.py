@@ -87,13 +87,13 @@ def messages(content: str) -> list[Message]:
     if not entries:
         raise UserError("expected the messages of a .po file. There is none")
     lines = [match.span() for match in _LINE.finditer(content)]
-    found = []
+    untranslated = []
     for entry in entries:
         texts = entry.msgstr_plural or {None: entry.msgstr}
         if any(texts.values()) or not entry.msgid:
             continue
-        found += _of_entry(content, lines, entry)
-    return found
+        untranslated += _of_entry(content, lines, entry)
+    return untranslated
 
 
 def _of_entry(content, lines, entry):
@@ -150,23 +150,23 @@ def read(content: str, language: str | None = None) -> Document:
     Raises:
         UserError: If the file is no valid .po file, or has no messages.
     """
-    found = messages(content)
+    untranslated = messages(content)
     runs: list[Run] = []
     offsets = [0]
-    for message in found:
+    for message in untranslated:
         text, offset = message.text, offsets[-1]
         if _TAG.search(text):
-            own = html.read(text).runs
+            message_runs = html.read(text).runs
         else:
-            own = [Run(_pieces(text))] if any(map(str.isalpha, text)) else []
-        for run in own:
+            message_runs = [Run(_pieces(text))] if any(map(str.isalpha, text)) else []
+        for run in message_runs:
             if not _REFERENCE.search(text):
                 # Signs such as "&" stand for themselves.
                 run.spell = str
             for piece in run.pieces:
                 piece.start += offset
                 piece.end += offset
-        runs += own
+        runs += message_runs
         offsets.append(offset + len(text) + len(_SEPARATOR))
 
     def number_of(place):
@@ -174,12 +174,12 @@ def read(content: str, language: str | None = None) -> Document:
 
     def finish(translation, unsure):
         doubts = {number_of(run.start) for run in unsure}
-        return _filled(content, found, translation, doubts, language)
+        return _filled(content, untranslated, translation, doubts, language)
 
     return Document(
-        _SEPARATOR.join(message.text for message in found),
+        _SEPARATOR.join(message.text for message in untranslated),
         runs,
-        place_of=lambda place: f"line {found[number_of(place)].line}",
+        place_of=lambda place: f"line {untranslated[number_of(place)].line}",
         finish=finish,
     )
 
@@ -202,7 +202,7 @@ def _pieces(text):
 
 def _filled(
     content: str,
-    found: list[Message],
+    untranslated: list[Message],
     translation: str,
     doubts: set[int],
     language: str | None,
@@ -211,11 +211,11 @@ def _filled(
 
     `doubts` are the numbers of the messages whose translation is unsure.
     """
-    texts = translation.split(_SEPARATOR) if found else []
+    texts = translation.split(_SEPARATOR) if untranslated else []
     edits: list[tuple[int, int, str]] = []
     fuzzy: dict[int, int] = {}
     newline = "\r\n" if "\r\n" in content else "\n"
-    for number, (message, text) in enumerate(zip(found, texts, strict=True)):
+    for number, (message, text) in enumerate(zip(untranslated, texts, strict=True)):
         is_same = sorted(_FORMAT.findall(text)) == sorted(_FORMAT.findall(message.text))
         text = _with_mnemonic(text, message.mnemonic)
         edits.append((message.start, message.end, _strings(text, newline)))

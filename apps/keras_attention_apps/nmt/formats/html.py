@@ -360,14 +360,14 @@ class _Reader:
         """Edit the language of the page, and of elements with the same one."""
         if self.language is None:
             return
-        own = [x for x in attributes if x.name in ("lang", "xml:lang")]
+        language_attributes = [x for x in attributes if x.name in ("lang", "xml:lang")]
         if name == "html":
-            codes = [values[x.name] for x in own if values[x.name]]
+            codes = [values[x.name] for x in language_attributes if values[x.name]]
             self._source_language = _primary(codes[0]) if codes else None
-            if not own:
+            if not language_attributes:
                 tag = name_end(self.text, token.start)
                 self.edits.append((tag, tag, f' lang="{html.escape(self.language)}"'))
-        for attribute in own:
+        for attribute in language_attributes:
             value = values[attribute.name]
             is_same = name == "html" or _primary(value) == self._source_language
             if is_same and (attribute.quote or value):

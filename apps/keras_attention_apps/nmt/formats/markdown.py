@@ -73,10 +73,14 @@ def _events(parser, text):
     encoded = text.encode("utf-8", "surrogatepass")
     # The place of each character in bytes.
     sizes = (len(x.encode("utf-8", "surrogatepass")) for x in text)
-    places = None if len(encoded) == len(text) else [0, *itertools.accumulate(sizes)]
+    byte_offsets = (
+        None if len(encoded) == len(text) else [0, *itertools.accumulate(sizes)]
+    )
 
     def place(offset):
-        return offset if places is None else bisect.bisect_left(places, offset)
+        return (
+            offset if byte_offsets is None else bisect.bisect_left(byte_offsets, offset)
+        )
 
     for event, span in parser.events_with_range(text):
         start, end = place(span["start"]), place(span["end"])
@@ -226,7 +230,8 @@ class _Reader:
         """Read the lines of a block of HTML, unless they are in a quotation."""
         events, self._html = self._html, []
         if not events or any(
-            one.end != two.start for one, two in itertools.pairwise(events)
+            event.end != following.start
+            for event, following in itertools.pairwise(events)
         ):
             return
         start, end = events[0].start, events[-1].end

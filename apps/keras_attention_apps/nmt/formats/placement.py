@@ -88,25 +88,25 @@ class _Alignment:
         weights: Joint alignment weights `(targets, sources)`.
     """
 
-    def __init__(self, sentence, result, start, places, lexicon):
+    def __init__(self, sentence, result, start, positions, lexicon):
         self.begin, self.end = sentence.begin, sentence.end
-        self.start, self.stop = start, places[-1]
+        self.start, self.stop = start, positions[-1]
         self.sources, place = [], 0
         last = len(sentence.spans) - 1
         for word in result.source_words:
-            own = [min(place + i, last) for i in range(len(word))]
-            spans = [sentence.spans[i] for i in own]
+            indices = [min(place + i, last) for i in range(len(word))]
+            spans = [sentence.spans[i] for i in indices]
             starts, ends = [x[0] for x in spans], [x[1] for x in spans]
             self.sources.append(_Word(word, starts, ends))
             place += len(word)
         self.targets, place = [], 0
         for word in result.words:
             begin = max(result.text.find(word, place), place)
-            place = min(begin + len(word), len(places) - 1)
+            place = min(begin + len(word), len(positions) - 1)
             begin = min(begin, max(place - 1, 0))
             end = max(place, begin + 1)
-            starts = places[begin:end]
-            ends = (places[begin + 1 : end + 1] or starts)[: len(starts)]
+            starts = positions[begin:end]
+            ends = (positions[begin + 1 : end + 1] or starts)[: len(starts)]
             self.targets.append(_Word(word[: len(starts)], starts, ends))
         weights = result.weights
         self._evidence = evidence(result.source_words, result.words, lexicon)
@@ -142,18 +142,20 @@ class _Alignment:
                     free[i] = False
         return free
 
-    def best_words(self, own, free):
+    def best_words(self, source_indices, free):
         """Return the range of free target words that translate some source words.
 
         A word belongs to it if most of its weight is on these, and the evidence for
         other source words is not stronger. The range has the largest sum of gains. It
         is `None` without free words.
         """
-        sums = self.weights[:, own].sum(axis=1)
+        sums = self.weights[:, source_indices].sum(axis=1)
         shares = sums / self.totals
         support = self._evidence.support
-        others = np.delete(support, own, axis=1).max(axis=1, initial=0)
-        gains = shares - 0.5 + _SUPPORT * (support[:, own].max(axis=1) - others)
+        others = np.delete(support, source_indices, axis=1).max(axis=1, initial=0)
+        gains = (
+            shares - 0.5 + _SUPPORT * (support[:, source_indices].max(axis=1) - others)
+        )
         gains = np.where(free, gains, -np.inf)
         best, chosen, total, start = 0.0, None, 0.0, 0
         for j, gain in enumerate(gains):
@@ -165,16 +167,16 @@ class _Alignment:
         if chosen is None and free.any():
             j = int(np.where(free, sums, -1).argmax())
             chosen = j, j + 1
-        return chosen and self._without_function_words(own, gains, *chosen)
+        return chosen and self._without_function_words(source_indices, gains, *chosen)
 
-    def _without_function_words(self, own, gains, begin, end):
+    def _without_function_words(self, source_indices, gains, begin, end):
         """Return a range without function words at its ends that translate nothing.
 
         These are the words without evidence for one of the source words.
         """
         _, _, is_paired, is_listed, is_function = self._evidence
-        is_sure = is_listed[:, own].any(axis=1) & (gains > _SURE_GAIN)
-        is_foreign = is_function & ~is_paired[:, own].any(axis=1) & ~is_sure
+        is_sure = is_listed[:, source_indices].any(axis=1) & (gains > _SURE_GAIN)
+        is_foreign = is_function & ~is_paired[:, source_indices].any(axis=1) & ~is_sure
         (inside,) = np.nonzero(~is_foreign[begin:end])
         if not len(inside):
             return begin, end
@@ -187,9 +189,9 @@ class _Alignment:
         place in the source, and above all, the words next to it. Also return the index
         of the first target word in the tag.
         """
-        own = self.sources_within(parent.begin, parent.end)
-        before = [i for i in own if self.sources[i].core_end <= place]
-        after = [i for i in own if self.sources[i].core_start >= place]
+        source_indices = self.sources_within(parent.begin, parent.end)
+        before = [i for i in source_indices if self.sources[i].core_end <= place]
+        after = [i for i in source_indices if self.sources[i].core_start >= place]
         (inside,) = np.nonzero(self.free(parent, ()))
         if not len(inside):
             return np.zeros(1), 0
@@ -254,15 +256,15 @@ class Placement:
         if units is None:
             return False
         self._copy(sentence.begin)
-        start, places, i = len(self._target), [], 0
+        start, positions, i = len(self._target), [], 0
         while i < len(result.text):
             piece, end = units.get(i, (None, i + 1))
-            places += [len(self._target)] * (end - i)
+            positions += [len(self._target)] * (end - i)
             self._target.append(self._spell(result.text[i]) if piece is None else piece)
             i = end
-        places.append(len(self._target))
+        positions.append(len(self._target))
         self._alignments.append(
-            _Alignment(sentence, result, start, places, self._lexicon)
+            _Alignment(sentence, result, start, positions, self._lexicon)
         )
         self._copied = sentence.end
         self._begins.append(sentence.end)
@@ -280,15 +282,15 @@ class Placement:
             if not isinstance(unit, str):
                 by_text.setdefault(unit.text, []).append(unit)
         units = {}
-        for shown, own in by_text.items():
+        for shown, same_text in by_text.items():
             pattern = rf"(?<!\w){re.escape(shown)}(?!\w)"
             matches = list(re.finditer(pattern, text))
-            if len(matches) != len(own):
+            if len(matches) != len(same_text):
                 return None
-            for match, unit in zip(matches, own, strict=True):
+            for match, unit in zip(matches, same_text, strict=True):
                 units[match.start()] = unit, match.end()
         spans = [(begin, end) for begin, (_, end) in sorted(units.items())]
-        if any(one[1] > two[0] for one, two in itertools.pairwise(spans)):
+        if any(span[1] > following[0] for span, following in itertools.pairwise(spans)):
             return None
         return units
 
@@ -348,8 +350,8 @@ class Placement:
             return min(max(self._exact(mark.begin), parent.start), parent.stop)
         mark.is_aligned = True
         within = [x for x in alignment.sources if x.start < mark.begin < x.end]
-        own = alignment.sources_within(parent.begin, parent.end)
-        sources = [alignment.sources[i] for i in own]
+        source_indices = alignment.sources_within(parent.begin, parent.end)
+        sources = [alignment.sources[i] for i in source_indices]
         lower = max(parent.start, alignment.start)
         upper = min(parent.stop, alignment.stop)
         if not within and not any(x.core_end <= mark.begin for x in sources):
@@ -405,9 +407,9 @@ class Placement:
         lower, upper = parent.start, parent.stop
         overlapping = [x for x in self._overlapping(tag.begin, tag.end) if x.sources]
         with_words = [
-            (x, own)
+            (x, source_indices)
             for x in overlapping
-            if (own := x.sources_within(tag.begin, tag.end))
+            if (source_indices := x.sources_within(tag.begin, tag.end))
         ]
         alignment = None
         if with_words:
@@ -437,36 +439,41 @@ class Placement:
         Punctuation around the words is inside of the tag if it is in the source.
         """
         ranges = []
-        for alignment, own in (with_words[0], with_words[-1]):
+        for alignment, source_indices in (with_words[0], with_words[-1]):
             targets = alignment.targets
             words = 0, len(targets)
-            if len(own) < len(alignment.sources):
+            if len(source_indices) < len(alignment.sources):
                 free = alignment.free(parent, taken.get(alignment.begin, ()))
-                words = alignment.best_words(own, free)
+                words = alignment.best_words(source_indices, free)
             ranges.append(words)
-        (first, own), words = with_words[0], ranges[0]
-        is_whole = len(own) == len(first.sources)
-        one = len(with_words) == 1
+        (first, source_indices), words = with_words[0], ranges[0]
+        is_whole = len(source_indices) == len(first.sources)
+        is_single = len(with_words) == 1
         if tag.begin <= first.begin and (
-            is_whole or not (one or words) or self._has_atoms(tag.begin, first.begin)
+            is_whole
+            or not (is_single or words)
+            or self._has_atoms(tag.begin, first.begin)
         ):
             start = self._exact(tag.begin)
         elif words is None:
-            start = parent.start if one else first.stop
+            start = parent.start if is_single else first.stop
         else:
-            target, source = first.targets[words[0]], first.sources[own[0]]
+            target, source = first.targets[words[0]], first.sources[source_indices[0]]
             has_before = tag.begin <= source.start < source.core_start
             start = target.start if has_before else target.core_start
-        (last, own), words = with_words[-1], ranges[-1]
-        is_whole = len(own) == len(last.sources)
+        (last, source_indices), words = with_words[-1], ranges[-1]
+        is_whole = len(source_indices) == len(last.sources)
         if tag.end >= last.end and (
-            is_whole or not (one or words) or self._has_atoms(last.end, tag.end)
+            is_whole or not (is_single or words) or self._has_atoms(last.end, tag.end)
         ):
             stop = self._exact(tag.end)
         elif words is None:
-            stop = start if one else last.start
+            stop = start if is_single else last.start
         else:
-            target, source = last.targets[words[1] - 1], last.sources[own[-1]]
+            target, source = (
+                last.targets[words[1] - 1],
+                last.sources[source_indices[-1]],
+            )
             has_after = tag.end >= source.end > source.core_end
             stop = target.end if has_after else target.core_end
         return start, stop

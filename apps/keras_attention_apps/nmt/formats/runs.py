@@ -301,20 +301,20 @@ class _Atoms:
 
     def chunks(self):
         """Yield the ranges of atoms between boundaries of sentences."""
-        places = []
+        separators = []
         text = "".join(self.shown)
         if _SEPARATOR.search(text):
             owners = [i for i, x in enumerate(self.shown) for _ in x]
             for match in _SEPARATOR.finditer(text):
                 first, last = owners[match.start()], owners[match.end() - 1]
                 if not isinstance(self.spelled[first], Shown):
-                    places += [first, last + 1]
-        cuts = sorted({0, *self.boundaries, *places, len(self.shown)})
+                    separators += [first, last + 1]
+        cuts = sorted({0, *self.boundaries, *separators, len(self.shown)})
         yield from itertools.pairwise(cuts)
 
     def sentences(self, split):
         """Return the `Sentence`s that have words to translate."""
-        found = []
+        translatable = []
         for begin, end in self.chunks():
             text, firsts, lasts = self._cleaned(begin, end)
             place = 0
@@ -323,17 +323,19 @@ class _Atoms:
                 if start < 0 or not part:
                     continue
                 place = start + len(part)
-                own = range(firsts[start], lasts[place - 1])
+                atoms = range(firsts[start], lasts[place - 1])
                 letters = (
-                    self.shown[i] for i in own if not isinstance(self.spelled[i], Shown)
+                    self.shown[i]
+                    for i in atoms
+                    if not isinstance(self.spelled[i], Shown)
                 )
                 if not any(x.isalpha() for shown in letters for x in shown):
                     continue
                 spans = [
                     (firsts[i], lasts[i]) for i in range(start, place) if text[i] != " "
                 ]
-                found.append(Sentence(part, own.start, own.stop, spans))
-        return found
+                translatable.append(Sentence(part, atoms.start, atoms.stop, spans))
+        return translatable
 
     def _cleaned(self, begin, end):
         """Return the clean text of atoms, and for each character its range of atoms."""
@@ -377,12 +379,14 @@ class _State:
             _HiddenUnits: If units have to be hidden from the translator.
             UnplacedDivisionError: If there are too few words.
         """
-        own = [results[sentence.text] for sentence in self.sentences]
-        if self.run.keeps_unsure and any(getattr(x, "unsure", None) for x in own):
+        translations = [results[sentence.text] for sentence in self.sentences]
+        if self.run.keeps_unsure and any(
+            getattr(x, "unsure", None) for x in translations
+        ):
             return None
         placement = Placement(self._atoms, self.run.spell, lexicon)
         failures: set[int] = set()
-        for sentence, result in zip(self.sentences, own, strict=True):
+        for sentence, result in zip(self.sentences, translations, strict=True):
             if result is not None and not placement.add(sentence, result):
                 failures.update(
                     x.piece.start
@@ -397,9 +401,9 @@ class _State:
 class _HiddenUnits(Exception):
     """Places of units whose text did not survive the translation."""
 
-    def __init__(self, places):
+    def __init__(self, starts):
         super().__init__()
-        self.places = places
+        self.starts = starts
 
 
 def translate_runs(
@@ -443,7 +447,7 @@ def translate_runs(
             try:
                 pieces = state.pieces(results, lexicon)
             except _HiddenUnits as failure:
-                again.append(_State(source, run, split, stand_ins, failure.places))
+                again.append(_State(source, run, split, stand_ins, failure.starts))
                 continue
             except UnplacedDivisionError:
                 again += [
@@ -476,21 +480,21 @@ def replaced(
             stack.append((start, end, item))
             continue
         run, pieces = item
-        own = []
+        inner = []
         while stack and stack[-1][1] <= end:
-            own.append(stack.pop())
+            inner.append(stack.pop())
 
-        def resolved(content, own=own):
+        def resolved(content, inner=inner):
             if isinstance(content, str):
                 return content
-            return _with(source, content.start, content.end, own)
+            return _with(source, content.start, content.end, inner)
 
         text = None
         if pieces is not None:
-            found = [(kind, resolved(content)) for kind, content in pieces]
-            text = (run.finish or _joined)(found)
+            resolved_pieces = [(kind, resolved(content)) for kind, content in pieces]
+            text = (run.finish or _joined)(resolved_pieces)
         if text is None:
-            text = _with(source, start, end, own)
+            text = _with(source, start, end, inner)
         stack.append((start, end, text))
     return _with(source, 0, len(source), stack[::-1])
 

@@ -128,14 +128,16 @@ def read(text: str, kind: str | None = None) -> Document:
     Raises:
         UserError: If the text has no cue.
     """
-    own = format_of(text)
-    cues = list(_dialogues(text) if own == SUBSTATION else _cues(text, own))
+    source_format = format_of(text)
+    cues = list(
+        _dialogues(text) if source_format == SUBSTATION else _cues(text, source_format)
+    )
     if not cues:
         raise UserError(
             "expected subtitles, with lines of times such as "
             "00:00:01,000 --> 00:00:03,000. There is none"
         )
-    reader = _Reader(text, own)
+    reader = _Reader(text, source_format)
     groups: list[list[tuple[Cue, int, int]]] = []
     for cue in cues:
         for i, part in enumerate(cue.parts):
@@ -148,7 +150,7 @@ def read(text: str, kind: str | None = None) -> Document:
         text,
         [run for group in groups for run in reader.runs(group)],
         place_of=_names_of(cues),
-        finish=lambda result, unsure: converted(result, kind or own),
+        finish=lambda result, unsure: converted(result, kind or source_format),
     )
 
 
@@ -168,12 +170,12 @@ def _names_of(cues):
 
 def _lines(text: str) -> list[tuple[int, int, int]]:
     """Return the place of each line, and the end of its characters."""
-    found = []
+    lines = []
     for match in _LINE.finditer(text):
         if match.start() < len(text):
             end = match.start() + len(match[0].rstrip("\r\n"))
-            found.append((match.start(), end, match.end()))
-    return found
+            lines.append((match.start(), end, match.end()))
+    return lines
 
 
 def _cues(text: str, kind: str) -> Iterator[Cue]:
@@ -262,8 +264,10 @@ def _dialogues(text: str) -> Iterator[Cue]:
             if len(content) < len(names):
                 continue
             number += 1
-            own = dict(zip(names, content, strict=True))
-            cue = Cue(number, _clock(own.get("start")), _clock(own.get("end")))
+            dialogue = dict(zip(names, content, strict=True))
+            cue = Cue(
+                number, _clock(dialogue.get("start")), _clock(dialogue.get("end"))
+            )
             start = end - len(content[-1])
             cue.parts.append((start, end))
             yield cue
@@ -322,20 +326,20 @@ class _Reader:
             _, begin, end = group[0]
             yield from self._runs_of_part(begin, end)
             return
-        places = [self._trimmed(begin, end) for _, begin, end in group]
-        speaker = _SPEAKER.match(self.text, *places[0])
+        spans = [self._trimmed(begin, end) for _, begin, end in group]
+        speaker = _SPEAKER.match(self.text, *spans[0])
         if speaker:
-            places[0] = self._trimmed(speaker.end(), places[0][1])
+            spans[0] = self._trimmed(speaker.end(), spans[0][1])
         alternative = [
             run for _, begin, end in group for run in self._runs_of_part(begin, end)
         ]
         pieces: list[Piece] = []
-        for i, (begin, end) in enumerate(places):
+        for i, (begin, end) in enumerate(spans):
             if i:
-                start = places[i - 1][1]
+                start = spans[i - 1][1]
                 pieces.append(Piece(UNIT, start, begin, name="cue", divides=True))
             pieces += self._pieces(begin, end)
-        yield self._run(pieces, places, alternative)
+        yield self._run(pieces, spans, alternative)
 
     def _trimmed(self, begin, end):
         """Return the place of a text without spaces and whole tags around it."""
@@ -390,8 +394,8 @@ class _Reader:
         if any(map(str.isalpha, self.text[begin:end])):
             yield self._run(self._pieces(begin, end), [(begin, end)], None)
 
-    def _run(self, pieces, places, alternative):
-        sources = [self.text[begin:end] for begin, end in places]
+    def _run(self, pieces, spans, alternative):
+        sources = [self.text[begin:end] for begin, end in spans]
         layout = _Layout(sources, self.kind, self._newline)
         spell = _escaped if self.kind == WEBVTT else _plain
         return Run(pieces, spell, layout, None, alternative)
@@ -533,15 +537,15 @@ class _Layout:
             or self._kind == SUBSTATION
             or ("\n" in text and max(map(len, text.split("\n"))) <= width)
         ):
-            places = [i for i, x in enumerate(text) if x == "\n"]
+            line_ends = [i for i, x in enumerate(text) if x == "\n"]
         else:
             count = max(len(lines), LINES)
-            places = _breaks(text.replace("\n", " "), width, count)
+            line_ends = _breaks(text.replace("\n", " "), width, count)
         newline = breaks[0] if breaks else self._newline
         for i, x in enumerate(text):
             if x == "\n":
                 items[shown[i]] = " ", " "
-        for k, i in enumerate(places):
+        for k, i in enumerate(line_ends):
             items[shown[i]] = "\n", breaks[k] if k < len(breaks) else newline
         return "".join(spelled for _, spelled in items)
 
@@ -553,19 +557,19 @@ def _breaks(text, width, count):
     """
     spaces = [i for i, x in enumerate(text) if x == " "]
     for lines in range(1, count + 1):
-        found, begin = [], 0
+        line_ends, begin = [], 0
         for left in range(lines - 1, 0, -1):
             # The space next to an equal share of the rest.
             ideal = begin + (len(text) - begin) / (left + 1)
             free = [i for i in spaces if i > begin]
             if not free:
                 break
-            found.append(min(free, key=lambda i: abs(i - ideal)))
-            begin = found[-1] + 1
-        edges = [-1, *found, len(text)]
+            line_ends.append(min(free, key=lambda i: abs(i - ideal)))
+            begin = line_ends[-1] + 1
+        edges = [-1, *line_ends, len(text)]
         longest = max(j - i - 1 for i, j in itertools.pairwise(edges))
         if longest <= width or lines == count:
-            return found
+            return line_ends
     return []
 
 
@@ -578,16 +582,18 @@ def converted(text: str, kind: str) -> str:
 
     Settings of cues, notes and styles that the format does not have are left out.
     """
-    own = format_of(text)
-    if own == kind:
+    source_format = format_of(text)
+    if source_format == kind:
         return text
     pysubs2 = _pysubs2()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if own == SUBSTATION:
-                return pysubs2.SSAFile.from_string(text, format_=own).to_string(kind)
-            return _written(pysubs2, text, own, kind)
+            if source_format == SUBSTATION:
+                return pysubs2.SSAFile.from_string(
+                    text, format_=source_format
+                ).to_string(kind)
+            return _written(pysubs2, text, source_format, kind)
     # Damaged files raise errors of all kinds.
     except Exception as error:
         raise UserError(
@@ -595,13 +601,13 @@ def converted(text: str, kind: str) -> str:
         ) from error
 
 
-def _written(pysubs2, text, own, kind):
+def _written(pysubs2, text, source_format, kind):
     """Return the cues of SubRip or WebVTT in another format."""
     file = pysubs2.SSAFile()
-    for cue in _cues(text, own):
+    for cue in _cues(text, source_format):
         parts = "\n".join(text[begin:end] for begin, end in cue.parts)
         lines = re.split(r"\r\n|\r|\n|\\N", parts)
-        shown = "\\N".join(map(_shared(own, kind), lines))
+        shown = "\\N".join(map(_shared(source_format, kind), lines))
         times = round(1000 * cue.begin), round(1000 * cue.end)
         file.append(pysubs2.SSAEvent(*times, shown))
     if kind == SUBSTATION:
@@ -610,14 +616,14 @@ def _written(pysubs2, text, own, kind):
     return file.to_string(kind, keep_ssa_tags=True)
 
 
-def _shared(own, kind):
+def _shared(source_format, kind):
     """Return the function that writes a line of one format in another one."""
 
     def written(line):
         text, place = "", 0
         for match in [*TAG.finditer(line), None]:
             part = line[place : match.start() if match else None]
-            if own == WEBVTT:
+            if source_format == WEBVTT:
                 part = _REFERENCE.sub(lambda x: _REFERENCES[x[0]], part)
             text += "".join(map(_escaped, part)) if kind == WEBVTT else part
             if match:

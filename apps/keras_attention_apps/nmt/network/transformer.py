@@ -88,14 +88,14 @@ class TransformerNetwork(TranslationNetwork):
 
     def decode(self, target, memory, return_weights=False, training=None):
         x = self.embed(target, training=training)
-        found = self.transformer(
+        outputs = self.transformer(
             x,
             memory["values"],
             memory["mask"],
             return_weights=return_weights,
             training=training,
         )
-        return found if return_weights else (found, None)
+        return outputs if return_weights else (outputs, None)
 
     def start(self, inputs, max_length):
         encoded = self.encode(inputs["source"])

@@ -76,11 +76,11 @@ def back_translate(config):
     wait_for_hosts("back-translations")
     parts = range(0, len(targets), PART)
     sources = [x for begin in parts for x in _read(_part(folder, begin))]
-    kept = [i for i, source in enumerate(sources) if source]
-    empty_count = len(targets) - len(kept)
+    translated = [i for i, source in enumerate(sources) if source]
+    empty_count = len(targets) - len(translated)
     pairs = Pairs(
         sources, targets, empty_count, back_translated=[True] * len(targets)
-    ).chosen(kept)
+    ).chosen(translated)
     print(f"{len(pairs)} back-translations")
     return pairs
 
@@ -95,9 +95,9 @@ def _translate(config, targets, folder):
         "seed": config.seed,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    found = read_json(folder / ORIGIN) if (folder / ORIGIN).exists() else origin
+    previous = read_json(folder / ORIGIN) if (folder / ORIGIN).exists() else origin
     for name, value in origin.items():
-        if found.get(name) != value:
+        if previous.get(name) != value:
             raise UserError(
                 f"{folder} has back-translations of another {name}. Choose another "
                 "output folder, or remove that one"
@@ -114,14 +114,14 @@ def _translate(config, targets, folder):
         path = _part(folder, begin)
         if path.exists():
             continue
-        found = sampler.sample(
+        translations = sampler.sample(
             part,
             temperature=config.back_translation_temperature,
             seed=(config.seed + begin) % 2**32,
             batch_size=max(config.batch_tokens // USUAL_LENGTH, 1),
         )
         with atomic_path(path) as temporary:
-            text = "".join(f"{translation.text}\n" for translation in found)
+            text = "".join(f"{translation.text}\n" for translation in translations)
             temporary.write_text(text, encoding="utf-8", newline="\n")
         print(f"{begin + len(part)} of {len(targets)} sentences are translated back")
 

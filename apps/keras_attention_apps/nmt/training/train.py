@@ -148,7 +148,7 @@ def read_validation(config):
 
     A file of pairs has none.
     """
-    found, problem = {}, None
+    validation, problem = {}, None
     for name, folder in zip(data_sets.names_of(config.data), config.data, strict=True):
         if is_pair_file(folder):
             continue
@@ -157,10 +157,10 @@ def read_validation(config):
         except UserError as error:
             problem = error
             continue
-        found[name] = dataset.read_pairs(*files)
-    if problem and not found:
+        validation[name] = dataset.read_pairs(*files)
+    if problem and not validation:
         raise problem
-    return found
+    return validation
 
 
 def hold_out(pairs, seed):
