@@ -47,10 +47,10 @@ class CaptionBatch(bulk.ModelBatch):
     def rows(self, values):
         values = self.contents(values)
         images = [value for value in values if not isinstance(value, UserError)]
-        found = self.model.caption_each(
+        captions = self.model.caption_each(
             images, batch_size=self.batch_size, **self.search
         )
-        results = [x if isinstance(x, UserError) else next(found)[1] for x in values]
+        results = [x if isinstance(x, UserError) else next(captions)[1] for x in values]
         return [
             # The error of a file, or an `ImageError`.
             {"error": str(result)}
@@ -80,5 +80,5 @@ def _inputs(config, filesystem, paths, finished):
             "expected images and folders, or Parquet files alone. Received: "
             f"{', '.join(map(str, config.images))}"
         )
-    found = bulk.find_files(filesystem, paths, image_suffixes())
-    return bulk.from_names(found, finished)
+    names = bulk.find_files(filesystem, paths, image_suffixes())
+    return bulk.from_names(names, finished)

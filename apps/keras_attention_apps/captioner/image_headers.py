@@ -305,13 +305,13 @@ def _tiff(data: bytes) -> Decoding:
     if compression == 1:
         return Decoding()
     # libtiff takes the whole file where it has no size.
-    places = layout.get(324 if is_tiled else 273, [])
+    offsets = layout.get(324 if is_tiled else 273, [])
     sizes = [x or len(data) for x in layout.get(325 if is_tiled else 279, [])]
-    sizes += [len(data)] * (len(places) - len(sizes))
+    sizes += [len(data)] * (len(offsets) - len(sizes))
     used = sum(min(size, len(data)) for size in sizes)
     _check(used, 2 * len(data) + MAX_OVERLAP, "bytes in all strips")
     if compression in _JPEGS:
-        pairs = set(zip(places, sizes, strict=False))
+        pairs = set(zip(offsets, sizes, strict=False))
         scans = max((data.count(b"\xff\xda", a, a + n) for a, n in pairs), default=0)
         if scans * padded > MAX_SCANNED_PIXELS:
             raise ImageError(TOO_MANY_SCANS)
@@ -474,10 +474,10 @@ class _Fields:
 def _first_frames(data, boxes):
     """Yield the content of the first frame of each track, which has no number."""
     tables = (boxes.get(kind, []) for kind in (b"stsz", b"stco", b"co64"))
-    sizes, *places = ([begin for begin, _ in table] for table in tables)
+    sizes, *offset_tables = ([begin for begin, _ in table] for table in tables)
     for size, (place, width) in zip(
         sizes,
-        [(x, 4) for x in places[0]] + [(x, 8) for x in places[1]],
+        [(x, 4) for x in offset_tables[0]] + [(x, 8) for x in offset_tables[1]],
         strict=False,
     ):
         # The size of all frames, or 0 and a table of sizes.
@@ -564,14 +564,14 @@ _TILE_BYTES, _COMPONENT_BYTES, _BLOCK_BYTES, _PRECINCT_BYTES = 10_000, 1_200, 90
 
 def _jpeg2000(data: bytes) -> Decoding:
     # A file in boxes may have several codestreams, and OpenJPEG decodes one of them.
-    found = [
+    codestreams = [
         _codestream(data, match.start())
         for match in itertools.islice(_CODESTREAM.finditer(data), MAX_SEGMENTS)
     ]
-    found = [memory for memory in found if memory]
-    if not found:
+    codestreams = [memory for memory in codestreams if memory]
+    if not codestreams:
         return Decoding()
-    return Decoding(tuple(map(max, zip(*found, strict=False))))
+    return Decoding(tuple(map(max, zip(*codestreams, strict=False))))
 
 
 @dataclasses.dataclass
@@ -700,7 +700,7 @@ def _structure(across, down, step, styles):
     Of several styles, tiles may have any, so that each number is that of the worst one.
     The precincts of a tile are counted for each band, as OpenJPEG allocates them.
     """
-    found = []
+    counts_by_style = []
     for style in styles:
         numbers = np.zeros(4, "int64")
         for resolution, (x, y) in enumerate(style.precincts):
@@ -721,8 +721,8 @@ def _structure(across, down, step, styles):
                 bands * wide_blocks.max() * tall_blocks.max(),
                 bands * wide.max() * tall.max(),
             )
-        found.append(numbers)
-    return np.max(found, 0).tolist()
+        counts_by_style.append(numbers)
+    return np.max(counts_by_style, 0).tolist()
 
 
 def _coding(data, start):

@@ -256,12 +256,12 @@ def find_images(
     # Broken links and files without permission are reported when they are read.
     images = [x for x in images if os.path.isfile(x) or not os.path.exists(x)]
     if not images:
-        found = f"{len(entries)} others" if entries else "an empty folder"
+        actual = f"{len(entries)} others" if entries else "an empty folder"
         if not recursive and has_images_below(folder):
-            found += "; the folders inside it, which --recursive searches, have images"
+            actual += "; the folders inside it, which --recursive searches, have images"
         raise ImageError(
             f"No image in {str(folder)!r}: expected files of {', '.join(FORMATS)}, "
-            f"got {found}"
+            f"got {actual}"
         )
     return images, [x for x in shown if x.suffix.lower() in UNSUPPORTED_SUFFIXES]
 
@@ -345,13 +345,15 @@ def _open_file(data):
         try:
             image = Image.open(file, formats=formats)
         except UnidentifiedImageError as error:
-            found = f"{len(data)} bytes that begin with {data[:16]!r}"
+            actual = f"{len(data)} bytes that begin with {data[:16]!r}"
             if is_iso and b"avi" in data[8:64]:
-                found = "an AVIF image that is damaged, or that Pillow does not support"
+                actual = (
+                    "an AVIF image that is damaged, or that Pillow does not support"
+                )
             elif is_iso and _HEIC.search(data[8:64]):
-                found = "a HEIC image; save it as JPEG"
+                actual = "a HEIC image; save it as JPEG"
             raise ImageError(
-                f"expected an image of {', '.join(formats)}, got {found}"
+                f"expected an image of {', '.join(formats)}, got {actual}"
             ) from error
     file.reads = MAX_IMAGE_READS + len(data) // BYTES_PER_READ
     return image, decoding
@@ -492,8 +494,8 @@ def _reason(error: Exception) -> str:
         case UserError():
             return str(error)
         case Image.DecompressionBombError():
-            found = re.findall("[0-9]+ x [0-9]+|[0-9]+", str(error))
-            return too_many_pixels(found[0], MAX_PIXELS)
+            numbers = re.findall("[0-9]+ x [0-9]+|[0-9]+", str(error))
+            return too_many_pixels(numbers[0], MAX_PIXELS)
         case OSError(strerror=str(reason)):
             return reason
         case _:
@@ -517,10 +519,10 @@ def checks_of_size(width, height, length, max_pixels=None):
     They are triples: whether a limit is exceeded, a message with fields `{}`, and the
     numbers of the fields. In a graph, sizes and numbers are tensors.
     """
-    pixels, most = width * height, max_pixels or MAX_PIXELS
+    pixels, limit = width * height, max_pixels or MAX_PIXELS
     expands = pixels > MAX_PIXELS_PER_BYTE * length
     return [
-        (pixels > most, too_many_pixels("{} x {}", most), (width, height)),
+        (pixels > limit, too_many_pixels("{} x {}", limit), (width, height)),
         (
             (width > MAX_SIDE) | (height > MAX_SIDE),
             f"expected sides of at most {MAX_SIDE} pixels, got {{}} x {{}} pixels",

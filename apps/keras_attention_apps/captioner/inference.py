@@ -174,8 +174,9 @@ class Captioner(BaseCaptioner, Task):
                 arrays = [x for x in read if not isinstance(x, ImageError)]
                 captions = iter(())
                 if arrays:
-                    found = self._search(search_model, arrays, batch_size, n_best)
-                    captions = iter(found)
+                    captions = iter(
+                        self._search(search_model, arrays, batch_size, n_best)
+                    )
                 for image, result in zip(batch, read, strict=True):
                     failed = isinstance(result, ImageError)
                     yield image, result if failed else next(captions)
@@ -197,8 +198,8 @@ class Captioner(BaseCaptioner, Task):
         ]
         outputs = search_model.predict_on_batch({"features": np.concatenate(parts)})
         count, to_numpy = len(images), keras.ops.convert_to_numpy
-        found = {name: to_numpy(x)[:count] for name, x in outputs.items()}
-        return self.captions_of(found, n_best, images)
+        arrays_by_name = {name: to_numpy(x)[:count] for name, x in outputs.items()}
+        return self.captions_of(arrays_by_name, n_best, images)
 
     @functools.cached_property
     def _cnn(self):

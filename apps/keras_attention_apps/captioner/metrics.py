@@ -63,8 +63,10 @@ def compared_scores(texts, references):
 
     plain = [[_plain(text) for text in captions] for captions in texts]
     truth = [[_plain(text) for text in texts] for texts in references]
-    most = max(map(len, truth))
-    streams = [[x[i] if i < len(x) else None for x in truth] for i in range(most)]
+    reference_count = max(map(len, truth))
+    streams = [
+        [x[i] if i < len(x) else None for x in truth] for i in range(reference_count)
+    ]
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)
     compared = {"bleu-4": compare_texts(bleu, plain, streams)}
     if len(references) > 1:
@@ -87,12 +89,12 @@ def cider_of_probable(captions, references, log_probabilities, shares):
     """
     scores = cider_of_each(captions, references) / 100
     order = np.argsort(log_probabilities)[::-1]
-    found = []
+    scores_by_share = []
     for share in shares:
-        kept = order[: max(round(share * len(order)), 1)]
-        least = float(log_probabilities[kept[-1]])
-        found.append((least, 100 * float(np.mean(scores[kept]))))
-    return found
+        chosen = order[: max(round(share * len(order)), 1)]
+        lowest = float(log_probabilities[chosen[-1]])
+        scores_by_share.append((lowest, 100 * float(np.mean(scores[chosen]))))
+    return scores_by_share
 
 
 def attention_figures(maps):

@@ -204,7 +204,7 @@ def find_overlays(overlay, given, images):
                 "--overlay must be a .png, .jpg or .pdf file for one image, "
                 f"or an existing folder. Received: {str(overlay)!r}"
             )
-        found = {images[0]: overlay}
+        paths = {images[0]: overlay}
     else:
         if is_file or overlay.is_file():
             raise UserError(
@@ -216,10 +216,10 @@ def find_overlays(overlay, given, images):
                 "--overlay must be a folder other than that of the images. Received: "
                 f"{str(overlay)!r}"
             )
-        found = {path: overlay / f"{name}.png" for path, name in _names(images).items()}
-    for target in found.values():
+        paths = {path: overlay / f"{name}.png" for path, name in _names(images).items()}
+    for target in paths.values():
         check_file(target)
-    return found
+    return paths
 
 
 def _names(paths):

@@ -53,8 +53,8 @@ def add_routes(config, service):
     def call(inputs):
         arrays, numbers = zip(*inputs, strict=True)
         options = {"n_best": max(numbers), "batch_size": size}
-        found = captioner.caption_each(list(arrays), **options, **config.search.given)
-        return (captions for _, captions in found)
+        results = captioner.caption_each(list(arrays), **options, **config.search.given)
+        return (captions for _, captions in results)
 
     quota = Quota(config.megapixels_per_minute, "megapixels")
     batches = Batches(
@@ -72,11 +72,11 @@ def add_routes(config, service):
         array = image_to_array(image, captioner.image_size)
         del image
         (captions,) = batches([(array, options.n_best)])
-        found = [one.details() for one in captions[: options.n_best]]
+        entries = [entry.details() for entry in captions[: options.n_best]]
         if not options.maps:
-            for one in found:
-                del one["attention"]
-        return {**found[0], **({"captions": found} if options.n_best > 1 else {})}
+            for entry in entries:
+                del entry["attention"]
+        return {**entries[0], **({"captions": entries} if options.n_best > 1 else {})}
 
     async def caption(request: Request):
         """Caption an image, the body of the request or the field "image" of a form."""

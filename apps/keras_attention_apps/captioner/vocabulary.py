@@ -214,9 +214,9 @@ class Vocabulary(StoredTokenizer):
 
     def extended(self, other: "Vocabulary") -> "Vocabulary":
         """Return this vocabulary, followed by the words that only `other` has."""
-        own = self.words[len(SPECIAL) :]
+        words = self.words[len(SPECIAL) :]
         new = [word for word in other.words if word not in self._ids]
-        return Vocabulary([*own, *new])
+        return Vocabulary([*words, *new])
 
     def ids_of(self, words: Iterable[str]) -> list[int]:
         """Return the token ids of those words that are in the vocabulary."""

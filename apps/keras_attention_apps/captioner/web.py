@@ -117,12 +117,12 @@ class CaptionPage(Models):
             # The browser still has the list of its captions.
             return markup.alert(REMOVED) if best else gr.skip(), shown("")
         try:
-            found = self.captions(photo, search_options(*options), n_best=n_best)
+            captions = self.captions(photo, search_options(*options), n_best=n_best)
         except UserError as error:
             return markup.alert(error), shown("")
         title = name_of(self.config.model.name)
-        figure = overlays.caption_figure(photo, found[0], title, 0)
-        return figure, shown(markup.n_best_table("caption", found))
+        figure = overlays.caption_figure(photo, captions[0], title, 0)
+        return figure, shown(markup.n_best_table("caption", captions))
 
     @revealed
     def show_other(self, photo, compare, *options):
@@ -136,8 +136,8 @@ class CaptionPage(Models):
         if image is None:
             raise UserError("expected an image. Received: none")
         search = search_options(beam_size, length_penalty)
-        found = self.captions(self.read_upload(image), search, n_best=n_best)
-        return [one.details() for one in found]
+        captions = self.captions(self.read_upload(image), search, n_best=n_best)
+        return [entry.details() for entry in captions]
 
 
 def _uploaded(photo, name):

@@ -80,18 +80,18 @@ def with_text(
 
     `name` is that of the file, for errors.
     """
-    places = _Places(content, name)
+    positions = _Positions(content, name)
     edits = []
     missing = b""
     for prefix, namespace, local in PROPERTIES:
         element = _element(prefix, namespace, local, text).encode()
-        span = places.properties.get((namespace, local))
+        span = positions.properties.get((namespace, local))
         if span is None:
             missing += b" " + element + b"\n  "
-        elif overwrite or not places.has_text(*span):
+        elif overwrite or not positions.has_text(*span):
             edits.append((*span, element))
     if missing:
-        edits.append(places.insertion(missing))
+        edits.append(positions.insertion(missing))
     for start, end, replacement in sorted(edits, reverse=True):
         content = content[:start] + replacement + content[end:]
     return content
@@ -117,7 +117,7 @@ class _Element:
     end: int = 0
 
 
-class _Places:
+class _Positions:
     """Where the properties of the image are in an XMP file, as offsets of bytes.
 
     `properties` has the start and the end of each property that has an element.

@@ -93,14 +93,14 @@ class Images(Inputs):
                 paths.append(path)
                 continue
             try:
-                found, left_out = find_images(path, recursive=self._recursive)
+                images, left_out = find_images(path, recursive=self._recursive)
             except ImageError as error:
                 if len(given) == 1:
                     raise
                 self.report("error", error)
                 self.failures += 1
                 continue
-            paths += found
+            paths += images
             if not self._recursive and has_images_below(path):
                 self.report(
                     "warning",
@@ -227,10 +227,10 @@ def _options(config, search):
 def _lines(config, images, number, captions):
     """Return a line for each caption of an image."""
     lines = []
-    for one in captions:
-        columns = [printable(one.text)]
+    for result in captions:
+        columns = [printable(result.text)]
         if config.n_best > 1:
-            columns = [f"{one.score:.4f}", *columns]
+            columns = [f"{result.score:.4f}", *columns]
         if images.are_several or config.n_best > 1:
             columns = [printable(images.paths[number - 1]), *columns]
         lines.append("\t".join(columns))

@@ -125,9 +125,11 @@ def _print_confidence(captions, references):
         np.array([caption.mean_log_probability for caption in captions]),
         SHARES,
     )
-    for share, (least, cider) in zip(SHARES, probable, strict=True):
-        kept = f"of the {share:.0%} with a mean log-probability of at least {least:.2f}"
-        print(f"cider    {cider:6.2f} {kept}")
+    for share, (lowest, cider) in zip(SHARES, probable, strict=True):
+        label = (
+            f"of the {share:.0%} with a mean log-probability of at least {lowest:.2f}"
+        )
+        print(f"cider    {cider:6.2f} {label}")
 
 
 def _are_results(path):

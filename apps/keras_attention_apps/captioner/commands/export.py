@@ -87,25 +87,25 @@ def write_saved_model(captioner, search_model, directory):
 
     def caption(encoded):
         arrays, problems = decode_images(encoded, captioner.config.image_size)
-        found = search_model({"images": arrays})
-        token_ids = found["token_ids"][:, 0, :-1]
+        hypotheses = search_model({"images": arrays})
+        token_ids = hypotheses["token_ids"][:, 0, :-1]
         is_read = problems == ""
         is_word = tf.math.cumprod(tf.cast(token_ids != END, "int32"), axis=1) > 0
         is_word = tf.logical_and(is_word, is_read[:, None])
         chosen = tf.where(is_word, tf.gather(words, token_ids), "")
-        attention = tf.where(is_word[..., None], found["weights"][:, 0, :-1], 0.0)
+        attention = tf.where(is_word[..., None], hypotheses["weights"][:, 0, :-1], 0.0)
         return {
             "caption": joined(chosen),
             "words": chosen,
-            "log_probability": tf.where(is_read, found["log_probs"][:, 0], 0.0),
+            "log_probability": tf.where(is_read, hypotheses["log_probs"][:, 0], 0.0),
             "attention": tf.reshape(attention, (-1, length, rows, columns)),
             "error": problems,
         }
 
     def serve(encoded):
         filled, chunks = fill_chunks(encoded, CHUNK)
-        found = map_chunks(caption, filled, chunks, signature)
-        return {name: x[: tf.size(encoded)] for name, x in found.items()}
+        captions = map_chunks(caption, filled, chunks, signature)
+        return {name: x[: tf.size(encoded)] for name, x in captions.items()}
 
     spec = tf.TensorSpec([None], tf.string, "encoded")
     write_served(serve, spec, [search_model], directory)
@@ -314,9 +314,9 @@ def _is_opaque(pixels, encoded):
     bits = tf.io.decode_raw(tf.strings.substr(encoded, 24, 1), tf.uint8)[0]
     opaque = tf.cast(2 ** tf.minimum(tf.cast(bits, tf.int32), 8) - 1, tf.uint8)
     # Comparing every pixel would take as much memory as the channel.
-    least = tf.reduce_min(pixels, axis=[0, 1])[3]
-    most = tf.reduce_max(pixels, axis=[0, 1])[3]
-    return (least == opaque) & (most == opaque)
+    lowest = tf.reduce_min(pixels, axis=[0, 1])[3]
+    highest = tf.reduce_max(pixels, axis=[0, 1])[3]
+    return (lowest == opaque) & (highest == opaque)
 
 
 def _composite_on_white(pixels):
@@ -345,8 +345,10 @@ def _find_orientation(tiff):
     directory = _read_integer(tiff, 4, 4, little)
     count = tf.minimum(_read_integer(tiff, directory, 2, little), size // 12)
     entries = directory + 2 + 12 * tf.range(count)
-    found = (_read_integer(tiff, entries, 2, little) == 0x0112) & (entries + 12 <= size)
-    entry = tf.boolean_mask(entries, found)[:1]
+    is_orientation = (_read_integer(tiff, entries, 2, little) == 0x0112) & (
+        entries + 12 <= size
+    )
+    entry = tf.boolean_mask(entries, is_orientation)[:1]
     is_long = _read_integer(tiff, entry + 2, 2, little) == 4
     short, long = (_read_integer(tiff, entry + 8, width, little) for width in (2, 4))
     orientation = tf.reduce_sum(tf.where(is_long, long, short))
@@ -414,14 +416,14 @@ def _bilinear_weights(length, size):
     centres = (tf.range(size, dtype=tf.float64)[:, None] + 0.5) * scale
     count = 2 * tf.cast(tf.math.ceil(reach), tf.int64) + 1
     first = tf.cast(tf.maximum(centres - reach + 0.5, 0.0), tf.int64)
-    places = first + tf.range(count)
-    distances = tf.abs(tf.cast(places, tf.float64) + 0.5 - centres) / reach
-    inside = places < tf.cast(length, tf.int64)
+    positions = first + tf.range(count)
+    distances = tf.abs(tf.cast(positions, tf.float64) + 0.5 - centres) / reach
+    inside = positions < tf.cast(length, tf.int64)
     weights = tf.where(inside, tf.maximum(1.0 - distances, 0.0), 0.0)
     weights /= tf.reduce_sum(weights, axis=1, keepdims=True)
     weights = tf.cast(weights * 2.0**_FRACTION + 0.5, tf.int32)
     chosen = tf.where(weights > 0)
-    indices = tf.stack([chosen[:, 0], tf.gather_nd(places, chosen)], axis=1)
+    indices = tf.stack([chosen[:, 0], tf.gather_nd(positions, chosen)], axis=1)
     shape = tf.cast(tf.stack([size, length]), tf.int64)
     return tf.SparseTensor(indices, tf.gather_nd(weights, chosen), shape)
 

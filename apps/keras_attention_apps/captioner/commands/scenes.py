@@ -68,16 +68,16 @@ def scene(generator, size):
     count = generator.choice((1, 2, 2, 2))
     shapes = generator.sample(list(SHAPES), count)
     objects = [(shape, *_look(generator)) for shape in shapes]
-    places = _places(generator, [half for *_, half in objects])
+    centres = _centres(generator, [half for *_, half in objects])
     light = generator.randint(30, 90)
     side = size * OVERSAMPLING
     image = Image.new("RGB", (side, side), (light, light, light))
     boxes, names = {}, []
-    for (shape, scale, colour, half), (x, y) in zip(objects, places, strict=True):
+    for (shape, scale, colour, half), (x, y) in zip(objects, centres, strict=True):
         _draw(image, shape, COLOURS[colour], x, y, half)
         boxes[shape] = [[round(v, 4) for v in (x - half, y - half, x + half, y + half)]]
         names.append(f"a {scale} {colour} {shape}")
-    entry = {"captions": _captions(names, places), "boxes": boxes}
+    entry = {"captions": _captions(names, centres), "boxes": boxes}
     return image.resize((size, size), Image.Resampling.BOX), entry
 
 
@@ -87,19 +87,19 @@ def _look(generator):
     return scale, generator.choice(list(COLOURS)), generator.uniform(*SIZES[scale])
 
 
-def _places(generator, halves):
+def _centres(generator, halves):
     """Return centres of objects that do not overlap and have a clear relation."""
     while True:
-        places = [
+        centres = [
             (generator.uniform(half, 1 - half), generator.uniform(half, 1 - half))
             for half in halves
         ]
-        if len(places) == 1:
-            return places
-        (x, y), (other_x, other_y) = places
+        if len(centres) == 1:
+            return centres
+        (x, y), (other_x, other_y) = centres
         across, down = abs(x - other_x), abs(y - other_y)
         if max(across, down) > sum(halves) and abs(across - down) > 0.1:
-            return places
+            return centres
 
 
 def _draw(image, shape, colour, x, y, half):
@@ -112,17 +112,17 @@ def _draw(image, shape, colour, x, y, half):
     draw.polygon(corners, fill=colour)
 
 
-def _captions(names, places):
+def _captions(names, centres):
     """Return the captions of a scene: two objects give their relation both ways."""
     if len(names) == 1:
         return names
-    (x, y), (other_x, other_y) = places
+    (x, y), (other_x, other_y) = centres
     if abs(x - other_x) > abs(y - other_y):
         relation, first = "left of", x < other_x
     else:
         relation, first = "above", y < other_y
-    one, other = names if first else names[::-1]
-    return [f"{one} {relation} {other}", f"{other} {OPPOSITE[relation]} {one}"]
+    subject, other = names if first else names[::-1]
+    return [f"{subject} {relation} {other}", f"{other} {OPPOSITE[relation]} {subject}"]
 
 
 SPLITS = {"train": 0.8, "dev": 0.1, "test": 0.1}

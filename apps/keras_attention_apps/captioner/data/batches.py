@@ -65,9 +65,9 @@ def random_views(count, random):
     """Return random views of images: the box of a crop, and whether it is mirrored."""
     views = []
     for _ in range(count):
-        kept = random.uniform(MIN_CROP, 1, 2)
-        begin = random.random(2) * (1 - kept)
-        box = tuple(np.concatenate([begin, begin + kept]).tolist())
+        size = random.uniform(MIN_CROP, 1, 2)
+        begin = random.random(2) * (1 - size)
+        box = tuple(np.concatenate([begin, begin + size]).tolist())
         views.append((box, bool(random.random() < 0.5)))
     return views
 
@@ -76,14 +76,14 @@ def viewed(boxes, view):
     """Return the parts of boxes inside a view, in coordinates of the view."""
     (left, top, right, bottom), mirrored = view
     scale = np.array([right - left, bottom - top] * 2)
-    found = []
+    visible = []
     for box in boxes:
         box = np.clip((np.array(box) - [left, top, left, top]) / scale, 0, 1)
         if mirrored:
             box = np.array([1 - box[2], box[1], 1 - box[0], box[3]])
         if box[0] < box[2] and box[1] < box[3]:
-            found.append(tuple(box.tolist()))
-    return found
+            visible.append(tuple(box.tolist()))
+    return visible
 
 
 @dataclasses.dataclass(eq=False)
@@ -127,8 +127,8 @@ class TrainingBatches(keras.utils.PyDataset):
     def __post_init__(self):
         super().__init__(workers=2)
         self._mixture = self.mixture or Mixture([len(self.captions)])
-        most = max(map(len, self.captions))
-        self.captions_per_image = min(self.captions_per_image, most)
+        largest = max(map(len, self.captions))
+        self.captions_per_image = min(self.captions_per_image, largest)
         self._longest = max(len(text) for texts in self.captions for text in texts)
         self._batches = self._plan()
 
@@ -160,8 +160,8 @@ class TrainingBatches(keras.utils.PyDataset):
         random = np.random.default_rng((self.seed, self.epoch, index))
         # If the first two batches have the same length, Keras assumes it for all
         # batches. So the first one is padded to more than any other.
-        least = self._longest + 1 if index == 0 else 0
-        captions = self._caption_batch(chosen, least, random)
+        min_length = self._longest + 1 if index == 0 else 0
+        captions = self._caption_batch(chosen, min_length, random)
         missing = len(captions) - len(chosen)
         chosen = np.append(chosen, np.repeat(chosen[-1:], missing))
         if self.features:
@@ -195,13 +195,13 @@ class TrainingBatches(keras.utils.PyDataset):
                 regions[row, targets[row] == token] = covered
         return regions
 
-    def _caption_batch(self, chosen, least, random):
+    def _caption_batch(self, chosen, min_length, random):
         rows = []
         for image in chosen:
             texts = self.captions[image]
             picked = random.permutation(len(texts))[: self.captions_per_image]
             rows.append([texts[i] for i in picked])
-        longest = max(least, *(len(text) for texts in rows for text in texts))
+        longest = max(min_length, *(len(text) for texts in rows for text in texts))
         # Without its last token, which is only a target.
         longest = rounded_up(longest - 1, shape_multiple()) + 1
         count = rounded_up(len(rows), shape_multiple(self.batch_images))
@@ -228,9 +228,9 @@ def cached_features(backbone, paths, cache, *, name, views=None):
     shape = (len(paths), *backbone.compute_output_shape((None,))[1:])
     for file in cache.glob(f"[!.]*-{key}.npy"):
         with contextlib.suppress(ValueError, EOFError):
-            found = np.load(file, mmap_mode="r")
-            if found.shape == shape:
-                return found
+            cached = np.load(file, mmap_mode="r")
+            if cached.shape == shape:
+                return cached
         print(
             f"Warning: {printable(file)} is damaged; its features are computed again",
             file=sys.stderr,

@@ -83,8 +83,8 @@ def read_dataset(directory, split):
         "*.token (official Flickr8k or Flickr30k), captions.txt or results.csv "
         "(Kaggle), metadata.csv or metadata.jsonl (Hugging Face), or *.tar (WebDataset)"
     )
-    found = list_some(path.name for path in directory.iterdir())
-    raise unexpected(directory, layouts, found)
+    names = list_some(path.name for path in directory.iterdir())
+    raise unexpected(directory, layouts, names)
 
 
 def check_directory(directory):
@@ -92,8 +92,8 @@ def check_directory(directory):
     check_local(directory)
     directory = Path(directory).expanduser().absolute()
     if not directory.is_dir():
-        found = "a file" if directory.exists() else "nothing"
-        raise unexpected(directory, "a directory", found)
+        actual = "a file" if directory.exists() else "nothing"
+        raise unexpected(directory, "a directory", actual)
     return directory
 
 
@@ -151,7 +151,7 @@ def _images_on_disk(roots, listing, split):
     """Return the images of a split with captions, and the paths of their files."""
     folders = _Folders(roots)
     images, others = listing.select(split)
-    found, missing = [], []
+    on_disk, missing = [], []
     texts = itertools.chain.from_iterable(image.captions for image in images)
     marked = [(match[0], text) for text in texts if (match := _MARKS.search(text))]
     if marked:
@@ -169,24 +169,24 @@ def _images_on_disk(roots, listing, split):
             listing.drop("images without a caption", str(image.path), split)
         path = folders.find(image.path) if captions else None
         if path:
-            found.append(dataclasses.replace(image, path=path, captions=captions))
+            on_disk.append(dataclasses.replace(image, path=path, captions=captions))
         elif captions:
             missing.append(image.path.name)
     _warn_of_dropped(listing, split)
-    if not found and not missing:
+    if not on_disk and not missing:
         shown = {f"{text!r:.60}" for image in images for text in image.captions}
         expected = f"captions with a word for the split {split}"
         raise unexpected(roots[0], expected, list_some(shown))
     if missing:
         report = (
-            f"{roots[0]}: {len(missing)} of {len(found) + len(missing)} images of "
+            f"{roots[0]}: {len(missing)} of {len(on_disk) + len(missing)} images of "
             f"the split {split} are missing, the first is {missing[0]!r}"
         )
-        if len(missing) > len(found):
+        if len(missing) > len(on_disk):
             raise UserError(f"{report}; looked in {list_some(folders.bases)}")
         _warn(f"{report}; they are left out")
-    _check_splits_disjoint(folders, split, found, others)
-    return found
+    _check_splits_disjoint(folders, split, on_disk, others)
+    return on_disk
 
 
 def _warn_of_dropped(listing, split):
@@ -204,18 +204,20 @@ def _check_splits_disjoint(folders, split, images, others):
 
     Files of the same name are compared, whatever paths the data set has for them.
     """
-    own: dict[str, list] = {}
+    paths_by_name: dict[str, list] = {}
     for image in images:
-        own.setdefault(_normalized_name(image.path), []).append(image.path)
+        paths_by_name.setdefault(_normalized_name(image.path), []).append(image.path)
     for other, paths in others.items():
         for path in paths:
-            alike = own.get(_normalized_name(path), [])
+            alike = paths_by_name.get(_normalized_name(path), [])
             file = folders.find(path) if alike else None
             for image in alike if file else ():
                 if _are_same(image, file):
-                    found = f"{path} in {other}, the same image as {image} in {split}"
+                    duplicate = (
+                        f"{path} in {other}, the same image as {image} in {split}"
+                    )
                     where = folders.bases[0]
-                    raise unexpected(where, "one split for every image", found)
+                    raise unexpected(where, "one split for every image", duplicate)
 
 
 def _warn(message):
@@ -322,18 +324,20 @@ class Listing:
         new = CaptionedImage(path, (), image_id, split=split)
         image = self._images.setdefault(name, new)
         if image.split != split:
-            found = f"{name} in {image.split or 'none'} and in {split or 'none'}"
-            raise unexpected(where, "one split for every image", found)
+            actual = f"{name} in {image.split or 'none'} and in {split or 'none'}"
+            raise unexpected(where, "one split for every image", actual)
         if (image.path, image.image_id) != (path, image_id):
             raise unexpected(where, "one entry for every image", f"two of {name}")
         if image_id is not None:
             other = self._names_of_ids.setdefault((split, image_id), name)
             if other != name:
-                found = f"{image_id!r} of {other} and of {name}"
-                raise unexpected(where, "an id of its own for every image", found)
+                actual = f"{image_id!r} of {other} and of {name}"
+                raise unexpected(where, "an id of its own for every image", actual)
         image.captions += tuple(captions)
-        for word, found in (boxes or {}).items():
-            image.boxes[word] = (*dict.fromkeys((*image.boxes.get(word, ()), *found)),)
+        for word, word_boxes in (boxes or {}).items():
+            image.boxes[word] = (
+                *dict.fromkeys((*image.boxes.get(word, ()), *word_boxes)),
+            )
 
     def drop(self, kind, example, split=None):
         """Record an example that is left out, and its kind, a plural noun."""
@@ -347,16 +351,16 @@ class Listing:
         if set(parts) <= {None}:
             parts = self._drawn_splits(parts.get(None, []), split)
         elif None in parts:
-            found = f"none of {_whole_name(parts[None][0].path)}"
-            raise unexpected(self.where, "a split for every image", found)
+            actual = f"none of {_whole_name(parts[None][0].path)}"
+            raise unexpected(self.where, "a split for every image", actual)
         elif self._draws_dev and "train" in parts and "dev" not in parts:
             drawn = self._drawn_splits(parts["train"], split, test="train")
             parts |= {"train": drawn["train"], "dev": drawn["dev"]}
         if split not in parts:
-            found = f"only {list_some(parts)}"
-            raise unexpected(self.where, f"images of the split {split}", found)
+            actual = f"only {list_some(parts)}"
+            raise unexpected(self.where, f"images of the split {split}", actual)
         paths = {x: [image.path for image in images] for x, images in parts.items()}
-        others = {other: found for other, found in paths.items() if other != split}
+        others = {x: others for x, others in paths.items() if x != split}
         return _with_ids(parts[split]), others
 
     def _drawn_splits(self, images, split, test="test"):
@@ -434,9 +438,9 @@ def archived_samples(archive):
         raise unexpected(archive, "an uncompressed tar archive", error) from error
 
 
-def unexpected(where, expected, found):
+def unexpected(where, expected, actual):
     # Names of files and texts may contain line feeds.
-    return UserError(printable(f"{where}: expected {expected}, but found {found}"))
+    return UserError(printable(f"{where}: expected {expected}, but found {actual}"))
 
 
 def list_some(names, limit=6):
@@ -462,8 +466,8 @@ def find_file(root, *patterns, without=()):
 
 def find_split_files(root, pattern, names):
     """Return a dict from splits to the files of a pattern that list one each."""
-    found = {x: find_file(root, pattern.format(name)) for x, name in names.items()}
-    return {split: path for split, path in found.items() if path}
+    files = {x: find_file(root, pattern.format(name)) for x, name in names.items()}
+    return {split: path for split, path in files.items() if path}
 
 
 def _text_of(path):
@@ -584,8 +588,8 @@ def _read_file(path, split, listing):
     captions, images = _read_annotations(path)
     folder = path.stem.removeprefix("captions_")
     for image_id, name, where in images:
-        found = captions.pop(image_id, ())
-        listing.add(Path(folder, name), found, split, where=where, image_id=image_id)
+        texts = captions.pop(image_id, ())
+        listing.add(Path(folder, name), texts, split, where=where, image_id=image_id)
     for caption in itertools.chain.from_iterable(captions.values()):
         listing.drop("captions of images that are not listed", caption, split)
 
@@ -640,8 +644,8 @@ def listing_of(root, path, captions):
     files = find_split_files(root, "*{}Images.txt", names)
     if not files:
         listing = Listing(path)
-        for name, found in captions.items():
-            listing.add(Path(name), found, where=path)
+        for name, texts in captions.items():
+            listing.add(Path(name), texts, where=path)
         return listing
     listing = Listing(root, draws_dev=False)
     unsplit = dict(captions)
@@ -754,12 +758,12 @@ def captions_of(entry, where):
     if not names:
         expected = f"one of the keys {list_some(CAPTION_NAMES)}"
         raise unexpected(where, expected, f"only {list_some(entry)}")
-    found = entry[names[0]]
-    captions = found if isinstance(found, list) else [found]
+    value = entry[names[0]]
+    captions = value if isinstance(value, list) else [value]
     captions = ["" if text is None else text for text in captions]
     if not all(isinstance(text, str) for text in captions):
         expected = f"a string or a list of strings as {names[0]!r}"
-        raise unexpected(where, expected, f"{found!r:.60}")
+        raise unexpected(where, expected, f"{value!r:.60}")
     return captions
 
 
@@ -781,11 +785,11 @@ def check_boxes(boxes):
     matches no single word of a caption. Words without boxes are left out.
     """
     checked: dict[str, tuple] = {}
-    for word, found in boxes.items():
-        if not len(found):
+    for word, word_boxes in boxes.items():
+        if not len(word_boxes):
             continue
         try:
-            several = np.atleast_2d(np.array(found, "float64"))
+            several = np.atleast_2d(np.array(word_boxes, "float64"))
         except OverflowError as error:
             raise ValueError(f"{word!r} has a box with too large a number") from error
         if several.shape[1:] != (4,) or not np.isfinite(several).all():
@@ -824,8 +828,8 @@ def _read_sample(where, files, split, listing):
     if len(images) > 1:
         images = [file for file in images if file.suffix in COMMON_SUFFIXES]
     if len(images) != 1:
-        found = list_some(file.name for file in files)
-        raise unexpected(where, "one image", found)
+        names = list_some(file.name for file in files)
+        raise unexpected(where, "one image", names)
     texts = [file for file in files if file.suffix == ".txt"]
     captions = [line.strip("\n") for file in texts for line in read_lines(file)]
     boxes: dict[str, tuple] = {}

@@ -161,9 +161,9 @@ class Coordinates(layers.Layer):
 
     def call(self, grid):
         sides = [ops.linspace(-1.0, 1.0, count) for count in grid.shape[1:3]]
-        places = ops.stack(ops.meshgrid(*sides, indexing="ij"), axis=-1)
-        places = ops.broadcast_to(places, (*ops.shape(grid)[:-1], 2))
-        return ops.concatenate([grid, ops.cast(places, grid.dtype)], axis=-1)
+        coordinates = ops.stack(ops.meshgrid(*sides, indexing="ij"), axis=-1)
+        coordinates = ops.broadcast_to(coordinates, (*ops.shape(grid)[:-1], 2))
+        return ops.concatenate([grid, ops.cast(coordinates, grid.dtype)], axis=-1)
 
 
 def find_application(name):

@@ -82,8 +82,10 @@ class CiderReward:
         documents: collections.Counter[tuple] = collections.Counter()
         for image in counts:
             documents.update(set().union(*image))
-        most = self._log_documents = math.log(max(len(counts), 2))
-        self._idf = {ngram: most - math.log(n) for ngram, n in documents.items()}
+        log_documents = self._log_documents = math.log(max(len(counts), 2))
+        self._idf = {
+            ngram: log_documents - math.log(n) for ngram, n in documents.items()
+        }
         self._references = [list(map(self._vector, image)) for image in counts]
 
     def __call__(self, words, image):
@@ -94,8 +96,8 @@ class CiderReward:
 
     def _vector(self, counts):
         """Return TF-IDF weights of n-grams, their norm for each n, and the length."""
-        idf, most = self._idf, self._log_documents
-        weights = {x: count * idf.get(x, most) for x, count in counts.items()}
+        idf, log_documents = self._idf, self._log_documents
+        weights = {x: count * idf.get(x, log_documents) for x, count in counts.items()}
         squares = np.zeros(MAX_N)
         for ngram, weight in weights.items():
             squares[len(ngram) - 1] += weight**2
@@ -123,10 +125,10 @@ class BleuReward:
 
     def __call__(self, words, image):
         """Return BLEU-4, from 0 to 1, of a complete caption of an image."""
-        counts, most = _count(words), self._max_counts[image]
+        counts, max_counts = _count(words), self._max_counts[image]
         matches, totals = [0, 1, 1, 1], [0, 1, 1, 1]
         for ngram, count in counts.items():
-            matches[len(ngram) - 1] += min(count, most[ngram])
+            matches[len(ngram) - 1] += min(count, max_counts[ngram])
             totals[len(ngram) - 1] += count
         if not matches[0]:
             return 0.0

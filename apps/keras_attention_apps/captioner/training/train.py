@@ -303,8 +303,10 @@ class CaptionTraining(runner.Training):
         self.training = data.training
         self.validation = data.validation
         texts = [(*image.captions, *image.teacher_captions) for image in self.training]
-        encode, most = captioner.tokenizer.encode, config.model.max_length
-        self.token_ids = [[encode(x, most) for x in captions] for captions in texts]
+        encode, max_length = captioner.tokenizer.encode, config.model.max_length
+        self.token_ids = [
+            [encode(x, max_length) for x in captions] for captions in texts
+        ]
 
     def phases(self):
         return self.train_decoder, self.fine_tune, self.self_critical
@@ -466,17 +468,17 @@ class CaptionTraining(runner.Training):
     def _validate(self, validation_batches):
         beam_size = self.config.validation_beam_size
         search_model = self.task.search_model(beam_size=beam_size)
-        found = []
+        captions = []
         multiple = shape_multiple(VALIDATION_BATCH)
         for batch in validation_batches():
             outputs = distribution.predict_rows(search_model, batch, multiple)
-            found += [x for [x] in self.task.captions_of(outputs)]
+            captions += [x for [x] in self.task.captions_of(outputs)]
         references = [image.captions for image in self.validation]
         parts = self.data.parts
-        scores = self.scored(self.task, found, references, parts, caption_scores)
-        texts = {caption.text for caption in found}
-        if len(found) > 1 and len(texts) == 1:
-            print(f"All images have the same caption: {found[0].text!r}")
+        scores = self.scored(self.task, captions, references, parts, caption_scores)
+        texts = {caption.text for caption in captions}
+        if len(captions) > 1 and len(texts) == 1:
+            print(f"All images have the same caption: {captions[0].text!r}")
         return scores
 
 
@@ -515,7 +517,7 @@ def _candidates(images, files):
     for place, image in enumerate(images):
         by_name[image.path.name].append(place)
     for path in files:
-        found = False
+        has_caption = False
         for photo, captions in _read_captions(path):
             same_name = by_name.get(basename(photo), [])
             for place in same_name:
@@ -523,8 +525,8 @@ def _candidates(images, files):
                 image = str(images[place].path)
                 if len(same_name) == 1 or realpath(image) == realpath(photo):
                     candidates[place] |= captions
-                    found |= bool(captions)
-        if not found:
+                    has_caption |= bool(captions)
+        if not has_caption:
             raise UserError(f"{path} has no caption of a training image")
     return candidates
 
