@@ -269,11 +269,11 @@ def scatter_tokens(token_ids: Tensor, values: Tensor, size: Any) -> Tensor:
     batch, beam_size, _ = ops.shape(token_ids)
     rows = batch * beam_size
     firsts = size * ops.arange(rows, dtype="int32")[:, None]
-    places = firsts + join_axes(ops.maximum(token_ids, 0))
-    found = ops.scatter(
-        ops.reshape(places, (-1, 1)), ops.reshape(values, (-1,)), (rows * size,)
+    indices = firsts + join_axes(ops.maximum(token_ids, 0))
+    sums = ops.scatter(
+        ops.reshape(indices, (-1, 1)), ops.reshape(values, (-1,)), (rows * size,)
     )
-    return ops.reshape(found, (batch, beam_size, size))
+    return ops.reshape(sums, (batch, beam_size, size))
 
 
 def vocabulary_mask(token_ids: Tensor, where: Tensor, size: Any) -> Tensor:
@@ -290,22 +290,22 @@ def vocabulary_mask(token_ids: Tensor, where: Tensor, size: Any) -> Tensor:
     where, token_ids = join_axes(where), join_axes(token_ids)
     if _for_litert.get():
         # LiteRT takes long to cut off a last place. Its sums need none.
-        places = firsts + ops.where(where, token_ids, 0)
+        indices = firsts + ops.where(where, token_ids, 0)
         counts = ops.scatter(
-            ops.reshape(places, (-1, 1)),
+            ops.reshape(indices, (-1, 1)),
             ops.reshape(ops.cast(where, "float32"), (-1,)),
             (rows * size,),
         )
         return ops.reshape(counts > 0, (batch, beam_size, size))
     # The last place collects the tokens that are not marked.
-    places = ops.where(where, token_ids + firsts, rows * size)
-    places = ops.reshape(places, (-1, 1))
-    found = ops.scatter_update(
+    indices = ops.where(where, token_ids + firsts, rows * size)
+    indices = ops.reshape(indices, (-1, 1))
+    is_marked = ops.scatter_update(
         ops.zeros((rows * size + 1,), dtype="bool"),
-        places,
-        ops.ones_like(places[:, 0], dtype="bool"),
+        indices,
+        ops.ones_like(indices[:, 0], dtype="bool"),
     )
-    return ops.reshape(found[:-1], (batch, beam_size, size))
+    return ops.reshape(is_marked[:-1], (batch, beam_size, size))
 
 
 def doubling_loop(

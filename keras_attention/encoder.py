@@ -146,15 +146,19 @@ class RecurrentEncoder(CheckedCall, CompositeLayer):
 
             def step(states: Nested, parts: Nested) -> tuple[Nested, ...]:
                 together = zip(passes, states, parts, strict=True)
-                results = [one.step(state, part) for one, state, part in together]
+                results = [
+                    direction.step(state, part) for direction, state, part in together
+                ]
                 return tuple(zip(*results, strict=True))
 
-            sequences = tuple(one.sequences for one in passes)
+            sequences = tuple(direction.sequences for direction in passes)
             states, results = loops.scan(step, tuple(states), sequences)
         finally:
             self._reset_dropout_masks()
         pairs = zip(passes, results, strict=True)
-        annotations = ops.concatenate([one.finish(x) for one, x in pairs], axis=-1)
+        annotations = ops.concatenate(
+            [direction.finish(x) for direction, x in pairs], axis=-1
+        )
         if mask is not None:
             annotations = clear_masked(annotations, mask)
         annotations = ops.cast(ops.swapaxes(annotations, 0, 1), self.compute_dtype)
@@ -169,20 +173,20 @@ class RecurrentEncoder(CheckedCall, CompositeLayer):
         states = [recurrent.initial_cell_state(cell, batch) for cell in self._cells]
         if initial_state is not None:
             given = tree.flatten(initial_state)
-            found = [tuple(x.shape) for x in given]
+            shapes = [tuple(x.shape) for x in given]
             expected = [(inputs.shape[0], x.shape[-1]) for x in tree.flatten(states)]
-            fits = len(found) == len(expected)
-            if not fits or not all(map(may_be_equal, found, expected)):
+            fits = len(shapes) == len(expected)
+            if not fits or not all(map(may_be_equal, shapes, expected)):
                 raise ValueError(
                     "initial_state must be a list of tensors (batch, units), of the "
-                    f"shapes {expected}. Received: {found}"
+                    f"shapes {expected}. Received: {shapes}"
                 )
             states = tree.pack_sequence_as(states, given)
         return [
             tree.map_structure(
-                lambda x, cell=cell: ops.cast(x, cell.compute_dtype), own
+                lambda x, cell=cell: ops.cast(x, cell.compute_dtype), cell_states
             )
-            for cell, own in zip(self._cells, states, strict=True)
+            for cell, cell_states in zip(self._cells, states, strict=True)
         ]
 
     def _reset_dropout_masks(self) -> None:
@@ -210,8 +214,8 @@ class RecurrentEncoder(CheckedCall, CompositeLayer):
         return ((batch, steps, depth), *states)
 
     def get_config(self) -> Config:
-        own = config_of(self, "cell backward_cell return_state")
-        return {**super().get_config(), **own}
+        config = config_of(self, "cell backward_cell return_state")
+        return {**super().get_config(), **config}
 
 
 class _Pass:

@@ -99,9 +99,9 @@ class EditedModel:
         used = {*graph.inputs, *graph.outputs}
         for operator in graph.operators:
             used.update(operator.inputs, operator.outputs)
-        kept = sorted(used - {-1})
-        new = {old: number for number, old in enumerate(kept)} | {-1: -1}
-        graph.tensors = [graph.tensors[number] for number in kept]
+        remaining = sorted(used - {-1})
+        new = {old: number for number, old in enumerate(remaining)} | {-1: -1}
+        graph.tensors = [graph.tensors[number] for number in remaining]
         for part in (graph, *graph.operators):
             part.inputs = [new[number] for number in part.inputs]
             part.outputs = [new[number] for number in part.outputs]
@@ -242,15 +242,15 @@ class _Simplifier(EditedModel):
         An operator that reads what such an operator returns reads its input instead.
         """
         same: dict[int, int] = {}
-        kept = []
+        operators = []
         for operator in graph.operators:
             inputs = [same.get(number, number) for number in operator.inputs]
             operator.inputs, output = inputs, operator.outputs[0]
             if self.is_identity(graph, operator) and output not in graph.outputs:
                 same[output] = inputs[0]
             else:
-                kept.append(operator)
-        graph.operators = kept
+                operators.append(operator)
+        graph.operators = operators
 
     def is_identity(self, graph: Any, operator: Any) -> bool:
         """Return whether an operator is a reshape or slice that returns its input."""

@@ -251,15 +251,15 @@ class _ConvolutionQuantizer(EditedModel):
 
     def activations(self, graph: Any) -> list[int]:
         """Return the numbers of the tensors that become 8-bit integers."""
-        found, exact = {}, self.exact_convolutions(graph)
+        numbers, exact = {}, self.exact_convolutions(graph)
         for operator in graph.operators:
             if id(operator) in exact:
                 continue
             if self.axis_of_filters(graph, operator) is not None:
-                found[operator.inputs[0]] = found[operator.outputs[0]] = True
-            elif self.adds(operator, found):
-                found[operator.outputs[0]] = True
-        return list(found)
+                numbers[operator.inputs[0]] = numbers[operator.outputs[0]] = True
+            elif self.adds(operator, numbers):
+                numbers[operator.outputs[0]] = True
+        return list(numbers)
 
     def exact_convolutions(self, graph: Any) -> list[int]:
         """Return the `id`s of the first convolutions, which stay in float32."""
@@ -276,7 +276,7 @@ class _ConvolutionQuantizer(EditedModel):
         It is a dict from the numbers of input and kernel to the arguments of
         `litert_rounding.patches_of`, and whether the convolution is depthwise.
         """
-        found: dict[tuple[int, int], tuple[Any, bool]] = {}
+        kernels_by_input: dict[tuple[int, int], tuple[Any, bool]] = {}
         exact = self.exact_convolutions(graph)
         for operator in graph.operators:
             axis = self.axis_of_filters(graph, operator)
@@ -294,8 +294,8 @@ class _ConvolutionQuantizer(EditedModel):
                 is_padded = options.padding == self.schema.Padding.SAME
                 arguments = (height, width), strides, is_padded
                 source, kernel = operator.inputs[:2]
-                found[source, kernel] = arguments, is_depthwise
-        return found
+                kernels_by_input[source, kernel] = arguments, is_depthwise
+        return kernels_by_input
 
     def axis_of_filters(self, graph: Any, operator: Any) -> int | None:
         """Return the axis of the filters of a convolution; None for other operators.
@@ -387,10 +387,10 @@ class _ConvolutionQuantizer(EditedModel):
     def add_activation(self, graph: Any, number: int, limits: Any) -> int:
         """Add a tensor of 8-bit integers in place of a float one; return its number."""
         # Zero is exact, as a convolution pads with it.
-        least, greatest = limits[number]
-        least, greatest = min(least, 0.0), max(greatest, 0.0)
-        scale = max(greatest - least, 1e-6) / 255
-        zero = int(np.clip(np.round(-128 - least / scale), -128, 127))
+        smallest, largest = limits[number]
+        smallest, largest = min(smallest, 0.0), max(largest, 0.0)
+        scale = max(largest - smallest, 1e-6) / 255
+        zero = int(np.clip(np.round(-128 - smallest / scale), -128, 127))
         tensor = graph.tensors[number]
         added = self.add_tensor(graph, tensor.name, "INT8", tensor.shape)
         graph.tensors[added].quantization = self.scaling([scale], [zero])
@@ -488,10 +488,10 @@ def _statistics(
         for name, number in inputs.items():
             interpreter.set_tensor(number, sample[name])
         interpreter.invoke()
-        found = {number: interpreter.get_tensor(number) for number in outputs}
-        limits.append([(float(x.min()), float(x.max())) for x in found.values()])
+        values = {number: interpreter.get_tensor(number) for number in outputs}
+        limits.append([(float(x.min()), float(x.max())) for x in values.values()])
         for key, (arguments, is_depthwise) in kernels.items():
-            patches = litert_rounding.patches_of(found[key[0]], *arguments)
+            patches = litert_rounding.patches_of(values[key[0]], *arguments)
             products[key] = products[key] + litert_rounding.products_of(
                 patches, is_depthwise
             )

@@ -342,10 +342,10 @@ def box_map(weight: np.ndarray, boxes: Any, height: int, width: int) -> np.ndarr
         height, width: Size of the map in pixels.
     """
     total = np.zeros((height, width))
-    for one, (left, top, right, bottom) in zip(weight, boxes, strict=True):
+    for box_weight, (left, top, right, bottom) in zip(weight, boxes, strict=True):
         rows = slice(math.floor(top * height), math.ceil(bottom * height))
         columns = slice(math.floor(left * width), math.ceil(right * width))
-        total[rows, columns] += one
+        total[rows, columns] += box_weight
     return total / max(total.max(initial=0.0), 1e-12)
 
 
@@ -432,7 +432,7 @@ def _font_families(texts: Iterable[str]) -> list[str]:
     missing = {c for c in missing if c.isprintable()}
     if not missing:
         return families
-    found: dict[str, set[str]] = {}
+    characters: dict[str, set[str]] = {}
     for entry in font_manager.fontManager.ttflist:
         # The glyphs of Last Resort only name the script of a character.
         if entry.name.startswith("Last Resort"):
@@ -444,12 +444,12 @@ def _font_families(texts: Iterable[str]) -> list[str]:
         # Bitmap fonts, such as emoji, cannot be scaled.
         if font.scalable:
             has = {c for c in missing if font.get_char_index(ord(c))}
-            found[entry.name] = found.get(entry.name, set()) | has
-    while found:
-        best = max(sorted(found), key=lambda name: len(found[name] & missing))
-        if not found[best] & missing:
+            characters[entry.name] = characters.get(entry.name, set()) | has
+    while characters:
+        best = max(sorted(characters), key=lambda name: len(characters[name] & missing))
+        if not characters[best] & missing:
             break
-        missing -= found.pop(best)
+        missing -= characters.pop(best)
         families.append(best)
     return families
 

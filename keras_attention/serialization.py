@@ -112,8 +112,8 @@ def _sublayers(
     layer: keras.layers.Layer, path: str = ""
 ) -> list[tuple[str, keras.layers.Layer]]:
     """Return pairs of a path and a layer, for the sublayers at every depth."""
-    found = []
+    pairs = []
     for sublayer in layer._layers:
         inside = f"{path}/{sublayer.name}"
-        found += [(inside, sublayer), *_sublayers(sublayer, inside)]
-    return found
+        pairs += [(inside, sublayer), *_sublayers(sublayer, inside)]
+    return pairs

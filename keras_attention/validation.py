@@ -27,7 +27,7 @@ def check_number(
     value: Any,
     expected: str,
     holds: Callable[[Any], bool],
-    most: float = MAX_FLOAT32,
+    maximum: float = MAX_FLOAT32,
 ) -> None:
     """Raise `ValueError` unless an argument is a number for which `holds` is true.
 
@@ -40,8 +40,8 @@ def check_number(
     if not (is_number and holds(value)):
         raise ValueError(f"{name} must be {expected}. Received: {value!r}")
     # Integers of Python have no limit, and its floats have that of float64.
-    if most < abs(value) < math.inf:
-        raise ValueError(f"{name} must be at most {most:.2g}. Received: {value!r}")
+    if maximum < abs(value) < math.inf:
+        raise ValueError(f"{name} must be at most {maximum:.2g}. Received: {value!r}")
 
 
 def check_positive(name: str, value: Any) -> None:
@@ -72,9 +72,9 @@ def check_boolean(name: str, value: Any) -> None:
 
 
 def check_positive_integer(
-    name: str, value: Any, *, optional: bool = False, most: int = MAX_SIZE
+    name: str, value: Any, *, optional: bool = False, maximum: int = MAX_SIZE
 ) -> Any:
-    """Return an integer from 1 to `most` as an `int`, or raise `ValueError`.
+    """Return an integer from 1 to `maximum` as an `int`, or raise `ValueError`.
 
     With `optional`, `None` is returned as it is.
     """
@@ -86,8 +86,8 @@ def check_positive_integer(
         raise ValueError(
             f"{name} must be a positive integer{either}. Received: {value!r}"
         )
-    if number > most:
-        raise ValueError(f"{name} must be at most {most:,}. Received: {number:,}")
+    if number > maximum:
+        raise ValueError(f"{name} must be at most {maximum:,}. Received: {number:,}")
     return number
 
 
@@ -230,13 +230,13 @@ def as_tensor(name: str, x: Any) -> Tensor:
         check_tensor(name, x)
         return ops.convert_to_tensor(x)
     try:
-        found = ops.convert_to_tensor(x)
-        check_tensor(name, found)
+        tensor = ops.convert_to_tensor(x)
+        check_tensor(name, tensor)
     except Exception as error:
         raise ValueError(
             f"{name} must be a tensor or an array of numbers. Received: {x!r:.80}"
         ) from error
-    return found
+    return tensor
 
 
 class CheckedCall:
@@ -287,10 +287,10 @@ def check_call_arguments(
 def check_shape(name: str, x: Any, *shapes: Any, broadcasts: bool = False) -> None:
     """Raise `ValueError` unless a tensor may have one of these shapes."""
     check_tensor(name, x)
-    found = tuple(x.shape)
-    if found in shapes:
+    actual = tuple(x.shape)
+    if actual in shapes:
         return
-    sizes = [None if broadcasts and size == 1 else size for size in found]
+    sizes = [None if broadcasts and size == 1 else size for size in actual]
     if not any(may_be_equal(sizes, shape) for shape in shapes):
         expected = " or ".join(str(tuple(shape)) for shape in shapes)
-        raise ValueError(f"{name} must have the shape {expected}. Received: {found}")
+        raise ValueError(f"{name} must have the shape {expected}. Received: {actual}")

@@ -122,11 +122,11 @@ def load_word_vectors(
     wanted = {spelling for several in spellings for spelling in several}
     read, repeated, size = _read(file, wanted, dimension)
     vectors = np.zeros((len(words), size), "float32")
-    found = np.zeros(len(words), "bool")
+    has_vector = np.zeros(len(words), "bool")
     for row, several in enumerate(spellings):
         for spelling in filter(read.__contains__, several):
-            vectors[row], found[row] = read[spelling], True
-    return WordVectors(vectors, found, repeated)
+            vectors[row], has_vector[row] = read[spelling], True
+    return WordVectors(vectors, has_vector, repeated)
 
 
 def _excerpt(text: bytes) -> str:

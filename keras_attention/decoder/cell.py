@@ -537,12 +537,12 @@ class AttentionCell(CompositeLayer):
             recurrent.reset_dropout_masks(self.cell)
 
     def get_config(self) -> Config:
-        own = config_of(
+        config = config_of(
             self,
             "cell attention order input_in_query input_feeding attentional_vector gate "
             "sentinel",
         )
-        return {**super().get_config(), **own}
+        return {**super().get_config(), **config}
 
 
 def add_sequence_axis(nested: Nested) -> Nested:
@@ -594,10 +594,10 @@ def check_state(
     names = {"cell", "attention", "feedback"}
     is_known = isinstance(state, dict) and state.keys() <= names
     given = state.get("cell") if is_known else None
-    found, expected = tree.flatten(given), tree.flatten(cell.state_size)
+    tensors, expected = tree.flatten(given), tree.flatten(cell.state_size)
     fits = isinstance(given, (list, tuple)) or hasattr(given, "shape")
-    fits = fits and len(found) == len(expected)
-    for x, units in zip(found, expected, strict=False):
+    fits = fits and len(tensors) == len(expected)
+    for x, units in zip(tensors, expected, strict=False):
         shape: Any = getattr(x, "shape", ())
         fits = fits and len(shape) in ranks and shape[-1] == units
     if not fits:

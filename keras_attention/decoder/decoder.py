@@ -322,8 +322,11 @@ class AttentionDecoder(CheckedCall, CompositeLayer):
         if not self.cell.has_several:
             return dict.fromkeys(("weights", *self.cell.reports), mask)
         reports = [("weights", *x.step.reports) for x in self.cell.attentions]
-        names = dict.fromkeys(name for own in reports for name in own)
-        return {name: [mask for own in reports if name in own] for name in names}
+        names = dict.fromkeys(name for step_reports in reports for name in step_reports)
+        return {
+            name: [mask for step_reports in reports if name in step_reports]
+            for name in names
+        }
 
     def get_config(self) -> Config:
         return {**super().get_config(), **config_of(self, "cell sampling")}

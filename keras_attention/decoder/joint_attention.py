@@ -30,8 +30,8 @@ class JointMemory:
         values = self._one_per_attention("value", value)
         masks = self._one_per_attention("value_mask", value_mask)
         return [
-            memory(one, value_mask=mask)
-            for memory, one, mask in zip(self._memories, values, masks, strict=True)
+            memory(x, value_mask=mask)
+            for memory, x, mask in zip(self._memories, values, masks, strict=True)
         ]
 
     def build(self, value_shape: Shapes) -> None:
@@ -130,24 +130,24 @@ class JointStep:
     def initial_state(self, memory: Nested, queries: Any = 1) -> Nested:
         """Return a list with the state of each step before the first query."""
         pairs = zip(self._steps, memory, strict=True)
-        return [step.initial_state(one, queries) for step, one in pairs]
+        return [step.initial_state(step_memory, queries) for step, step_memory in pairs]
 
     def draw(self, memory: Nested, steps: int, queries: Any = 1) -> Nested:
         """Return a list with the noise of each step for training."""
         pairs = zip(self._steps, memory, strict=True)
-        return [step.draw(one, steps, queries) for step, one in pairs]
+        return [step.draw(step_memory, steps, queries) for step, step_memory in pairs]
 
 
 def check_attention(attention: Any) -> None:
     """Raise `ValueError` for anything but an attention layer or a list of them."""
     attentions = attention if isinstance(attention, list) else [attention]
-    for one in attentions or [None]:
-        check_takes_value(one, ", or a list of such layers")
-        is_multi_head = isinstance(one, MultiHeadAttention)
-        if is_multi_head and (one.options.causal or one.options.needs_positions):
+    for layer in attentions or [None]:
+        check_takes_value(layer, ", or a list of such layers")
+        is_multi_head = isinstance(layer, MultiHeadAttention)
+        if is_multi_head and (layer.options.causal or layer.options.needs_positions):
             raise ValueError(
-                f"A {type(one).__name__} in a decoder must neither be causal nor have "
-                "positions or a window_size, because its query has no position in a "
-                f"sequence. Received: causal={one.causal}, positions={one.positions}, "
-                f"window_size={one.window_size}"
+                f"A {type(layer).__name__} in a decoder must neither be causal nor "
+                "have positions or a window_size, because its query has no position in "
+                f"a sequence. Received: causal={layer.causal}, "
+                f"positions={layer.positions}, window_size={layer.window_size}"
             )

@@ -282,5 +282,9 @@ def _serialize(function: Any) -> Any:
     if not hasattr(function, "__name__"):
         return None
     name = keras.saving.get_registered_name(function)
-    found = keras.saving.get_registered_object(name)
-    return keras.saving.serialize_keras_object(function) if found is function else None
+    registered = keras.saving.get_registered_object(name)
+    return (
+        keras.saving.serialize_keras_object(function)
+        if registered is function
+        else None
+    )

@@ -343,5 +343,5 @@ class AdditiveAttention(ComposedAttention):
         self.options = options
 
     def get_config(self) -> Config:
-        own = config_of(self, "units coverage normalize use_bias")
-        return {**super().get_config(), **own, **serialize_options(self.options)}
+        config = config_of(self, "units coverage normalize use_bias")
+        return {**super().get_config(), **config, **serialize_options(self.options)}

@@ -168,7 +168,11 @@ class AttentionStep(BaseStep):
             "weighting": self.weighting.state_names,
             "coverage": ("total",) if self.coverage else (),
         }
-        return {name: dict.fromkeys(own) for name, own in names.items() if own}
+        return {
+            name: dict.fromkeys(part_names)
+            for name, part_names in names.items()
+            if part_names
+        }
 
     def initial_state(
         self,
@@ -260,8 +264,8 @@ class AttentionStep(BaseStep):
                 )
         if "causal_mask" in state:
             step, length = state["causal_mask"]["step"], ops.shape(memory["values"])[1]
-            places = view.get("positions", index_range(length))
-            valid = combine_masks(valid, places <= step[..., None])
+            positions = view.get("positions", index_range(length))
+            valid = combine_masks(valid, positions <= step[..., None])
             new_state["causal_mask"] = {"step": step + 1}
         if query_mask is not None:
             valid = combine_masks(valid, query_mask[..., None])
@@ -320,9 +324,9 @@ class AttentionStep(BaseStep):
         return tree.map_structure(lambda x: x[0], noise)
 
     def get_config(self) -> Config:
-        own = config_of(self, "score weighting window causal")
+        config = config_of(self, "score weighting window causal")
         dropout = self.weight_dropout.config_for_owner()
-        return {**super().get_config(), **own, **dropout}
+        return {**super().get_config(), **config, **dropout}
 
 
 def _initial(
@@ -745,9 +749,9 @@ class ComposedAttention(BaseAttention):
         return (*query_shape[:-1], value_shape[-1])
 
     def get_config(self) -> Config:
-        own = config_of(self.step, "weighting causal")
+        config = config_of(self.step, "weighting causal")
         dropout = self.step.weight_dropout.config_for_owner()
-        return {**super().get_config(), **own, **dropout}
+        return {**super().get_config(), **config, **dropout}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -793,9 +797,9 @@ class Attention(ComposedAttention):
         super().__init__(score, key_projection, window, weighting=weighting, **options)
 
     def get_config(self) -> Config:
-        own = config_of(self.step, "score window")
-        own |= config_of(self.memory, "key_projection")
-        return {**super().get_config(), **own}
+        config = config_of(self.step, "score window")
+        config |= config_of(self.memory, "key_projection")
+        return {**super().get_config(), **config}
 
 
 def _joined(steps: Tensor) -> Tensor:

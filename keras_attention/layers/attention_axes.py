@@ -97,8 +97,8 @@ class AttentionAxes:
         context = results["context"]
         sizes = [query_shape[axis] for axis in order[:-1]]
         context = ops.reshape(context, (*sizes, context.shape[-1]))
-        places = [order.index(axis) for axis in range(len(order))]
-        unfolded = {"context": ops.transpose(context, places)}
+        permutation = [order.index(axis) for axis in range(len(order))]
+        unfolded = {"context": ops.transpose(context, permutation)}
         if "weights" in results:
             weights = results["weights"]
             shape = self.weights_shape(query_shape, ops.shape(value))

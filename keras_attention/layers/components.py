@@ -438,8 +438,8 @@ def check_memory(
     memories: Any = memory if several else [memory]
     count = len(attention) if several else 1
     is_memory = isinstance(memories, (list, tuple)) and len(memories) == count
-    for one in memories if is_memory else ():
-        is_memory &= isinstance(one, dict) and {"values", "keys"} <= one.keys()
+    for x in memories if is_memory else ():
+        is_memory &= isinstance(x, dict) and {"values", "keys"} <= x.keys()
     if not is_memory:
         expected = "the dict that attention.memory(value) returns"
         if several:
@@ -448,15 +448,15 @@ def check_memory(
     if inputs is None:
         return
     batches = {inputs.shape[0]} if isinstance(inputs.shape[0], int) else set()
-    for one in memories:
+    for x in memories:
         # Other sizes are unknown, or symbols, which cannot be compared.
-        if isinstance(one["values"].shape[0], int):
-            batches.add(one["values"].shape[0])
+        if isinstance(x["values"].shape[0], int):
+            batches.add(x["values"].shape[0])
     if len(batches) > 1:
         raise ValueError(
             "inputs and values must have the same batch size. "
             f"Received: inputs {tuple(inputs.shape)}, values "
-            f"{shapes_of([one['values'] for one in memories])}"
+            f"{shapes_of([x['values'] for x in memories])}"
         )
 
 
@@ -470,12 +470,12 @@ def build_part(part: Any, *shapes: Any) -> None:
 
 def freeze_new_weights(layer: keras.layers.Layer) -> None:
     """Freeze the weights that a frozen layer, or sublayer, creates in `build`."""
-    for one in layer._flatten_layers():
-        if not one.trainable:
+    for sublayer in layer._flatten_layers():
+        if not sublayer.trainable:
             # On TensorFlow, setting the current value does nothing, so it is set to
             # `True` first.
-            one.trainable = True
-            one.trainable = False
+            sublayer.trainable = True
+            sublayer.trainable = False
 
 
 def set_dtype_policy(part: Any, policy: Any) -> None:

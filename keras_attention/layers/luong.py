@@ -149,11 +149,11 @@ class LuongAttention(ComposedAttention):
         self.options = options
 
     def get_config(self) -> Config:
-        own = config_of(
+        config = config_of(
             self,
             "score units positions window half_width coverage use_bias",
         )
-        return {**super().get_config(), **own, **serialize_options(self.options)}
+        return {**super().get_config(), **config, **serialize_options(self.options)}
 
 
 def _build_score(

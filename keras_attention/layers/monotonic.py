@@ -129,8 +129,8 @@ class MonotonicWeighting(Weighting):
         return {"weights": weights}, {"previous": weights}
 
     def get_config(self) -> Config:
-        own = config_of(self, "mode inference noise score_bias seed")
-        return {**super().get_config(), **own}
+        config = config_of(self, "mode inference noise score_bias seed")
+        return {**super().get_config(), **config}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -244,14 +244,14 @@ class ScorePair(Score):
         if projection is None:
             return keys_shape
         depth = keys_shape[-1]
-        one = (*keys_shape[:-1], depth // 2)
-        if projection.compute_output_shape(one)[-1] != depth:
+        key_shape = (*keys_shape[:-1], depth // 2)
+        if projection.compute_output_shape(key_shape)[-1] != depth:
             raise ValueError(
                 "a weighting with two scores needs two projections of the keys, "
                 "concatenated, as with key_projection=True. Received: keys of depth "
                 f"{depth}"
             )
-        return one
+        return key_shape
 
     def call(self, query: Tensor, keys: Tensor, coverage: Tensor = None) -> Any:
         pair = ops.split(keys, 2, axis=-1) if self._projects_keys else [keys, keys]

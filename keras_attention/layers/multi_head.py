@@ -788,11 +788,11 @@ class MultiHeadStep(BaseStep):
         return cls(**_with_options(config))
 
     def get_config(self) -> Config:
-        own = "num_heads key_dim output_dim use_output_projection window_size "
-        own += "query_key_norm use_gate"
+        names = "num_heads key_dim output_dim use_output_projection window_size "
+        names += "query_key_norm use_gate"
         return {
             **super().get_config(),
-            **config_of(self.options, own),
+            **config_of(self.options, names),
             **config_of(self, "weighting positions"),
             **self.weight_dropout.config_for_owner(),
             "scale": self.options.score_scale,

@@ -205,9 +205,9 @@ class AttentionPooling(CheckedCall, CompositeLayer):
         outputs = {**outputs, "context": self.activation(context), "weights": weights}
 
         def restore(x: Tensor) -> Tensor:
-            kept = x.shape[1:] if self.hops > 1 else x.shape[2:]
-            kept = [length if size is None else size for size in kept]
-            return ops.reshape(x, (*leading, *kept))
+            sizes = x.shape[1:] if self.hops > 1 else x.shape[2:]
+            sizes = [length if size is None else size for size in sizes]
+            return ops.reshape(x, (*leading, *sizes))
 
         outputs = tree.map_structure(restore, outputs)
         if return_details:
@@ -247,10 +247,10 @@ class AttentionPooling(CheckedCall, CompositeLayer):
         return pooled, keras.KerasTensor(weights_shape, self.compute_dtype)
 
     def get_config(self) -> Config:
-        own = config_of(self, "units hops penalty weighting use_bias")
+        config = config_of(self, "units hops penalty weighting use_bias")
         return {
             **super().get_config(),
-            **own,
+            **config,
             "activation": keras.activations.serialize(self.activation),
             **serialize_options(self.options),
         }

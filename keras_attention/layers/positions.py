@@ -365,8 +365,8 @@ class RotaryPositions(RelativePositions):
         return depth
 
     def get_config(self) -> Config:
-        own = config_of(self, "max_wavelength fraction scaling scaling_factor")
-        return {**super().get_config(), **own}
+        config = config_of(self, "max_wavelength fraction scaling scaling_factor")
+        return {**super().get_config(), **config}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -491,8 +491,8 @@ class T5Positions(RelativePositions):
         return ops.transpose(ops.take(by_offset, rows, axis=0), (0, 3, 1, 2))
 
     def get_config(self) -> Config:
-        own = config_of(self, "num_buckets max_distance bidirectional")
-        return {**super().get_config(), **own, **serialize_options(self.options)}
+        config = config_of(self, "num_buckets max_distance bidirectional")
+        return {**super().get_config(), **config, **serialize_options(self.options)}
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")
@@ -552,11 +552,11 @@ class ShawPositions(RelativePositions):
         query_shape, value_shape = shapes
         shared = [self.of_keys, *([self.of_values] if self.use_values else [])]
         expected = [table.shape[-1] for table in shared]
-        found = [query_shape[-1], value_shape[-1]][: len(expected)]
-        if found != expected:
+        depths = [query_shape[-1], value_shape[-1]][: len(expected)]
+        if depths != expected:
             raise ValueError(
                 "layers that share ShawPositions must have the same depth of keys "
-                f"and values in a head, {expected}. Received: {found}"
+                f"and values in a head, {expected}. Received: {depths}"
             )
 
     def _table(self, name: str, depth: Any) -> Tensor:

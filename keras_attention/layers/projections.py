@@ -46,8 +46,8 @@ def options_of(options: dict[str, Any], *weights: str) -> dict[str, Any]:
 
 def weight_arguments(options: dict[str, Any], weight: str) -> dict[str, Any]:
     """Return the arguments of `add_weight` for one weight, with a new initializer."""
-    own = fresh_options(options_of(options, weight))
-    return {_kind(name): value for name, value in own.items()}
+    weight_options = fresh_options(options_of(options, weight))
+    return {_kind(name): value for name, value in weight_options.items()}
 
 
 def fresh_options(options: dict[str, Any]) -> dict[str, Any]:

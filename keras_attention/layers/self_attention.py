@@ -242,18 +242,18 @@ def check_cache(layer: keras.layers.Layer, cache: Any, query: Tensor) -> None:
             "A layer with attention_axes takes no cache. "
             f"Received: a cache, attention_axes={layer.axes.axes}"
         )
-    found = shapes_of(cache)
-    keys = found.get("keys") if isinstance(found, dict) else None
+    shapes = shapes_of(cache)
+    keys = shapes.get("keys") if isinstance(shapes, dict) else None
     slots = keys[2] if isinstance(keys, tuple) and len(keys) == 4 else None
     expected = _shapes(layer.options, query.shape[0], slots)
     # Rows of the same length may share it.
     shared = {**expected, "length": ()}
-    if not (_has_shapes(found, expected) or _has_shapes(found, shared)):
+    if not (_has_shapes(shapes, expected) or _has_shapes(shapes, shared)):
         wanted = ", ".join(f"{name!r} {shape}" for name, shape in expected.items())
         raise ValueError(
             "cache must be the dict of get_initial_cache or of the previous step, for "
             f"the heads of the layer and the batch size of the query: {wanted}. "
-            f"Received: {found}"
+            f"Received: {shapes}"
         )
     steps = query.shape[1] if len(query.shape) > 2 else 1
     if steps is not None and slots is not None and steps > slots:
@@ -286,10 +286,10 @@ def _shapes(options: Any, batch_size: int, max_length: int | None) -> dict[str, 
     }
 
 
-def _has_shapes(found: Any, expected: dict[str, Any]) -> bool:
+def _has_shapes(shapes: Any, expected: dict[str, Any]) -> bool:
     """Return whether a dict has these names, each with a shape that may be equal."""
-    return isinstance(found, dict) and all(
-        isinstance(found.get(name), tuple) and may_be_equal(found[name], shape)
+    return isinstance(shapes, dict) and all(
+        isinstance(shapes.get(name), tuple) and may_be_equal(shapes[name], shape)
         for name, shape in expected.items()
     )
 
@@ -327,16 +327,16 @@ def update_cache(
         return updated, memory, combine_masks(attention_mask, mask)
     length = ops.reshape(length, (-1,))
     batch, _, steps, _ = ops.shape(memory["keys"])
-    kept = memory.get("mask", ops.ones((batch, steps), "bool"))
-    counted = ops.cast(ops.cumsum(ops.cast(kept, "int32"), axis=1), "int32")
+    valid = memory.get("mask", ops.ones((batch, steps), "bool"))
+    counted = ops.cast(ops.cumsum(ops.cast(valid, "int32"), axis=1), "int32")
     last = length[:, None] + counted - 1
-    added = ops.sum(ops.cast(kept, "int32"), axis=1)
+    added = ops.sum(ops.cast(valid, "int32"), axis=1)
     length = at_most(length + added, longest)
     updated = {"length": length}
     write = _write_step if memory["keys"].shape[2] == 1 else _write_steps
     for name in ("keys", "values"):
         new = ops.cast(memory[name], cache[name].dtype)
-        updated[name] = write(cache[name], new, last, kept)
+        updated[name] = write(cache[name], new, last, valid)
     memory = {"keys": updated["keys"], "values": updated["values"]}
     step_mask = slots <= last[:, None, :, None]
     return updated, memory, combine_masks(attention_mask, step_mask)
@@ -347,26 +347,26 @@ def _is_unmasked_step(memory: Tensors) -> bool:
     return is_one(memory["keys"].shape[2]) and "mask" not in memory
 
 
-def _write_steps(cache: Tensor, new: Tensor, slots: Tensor, kept: Tensor) -> Tensor:
-    """Write new steps `(B, N, T, D)` to the slots `(B, T)` where `kept` `(B, T)`."""
+def _write_steps(cache: Tensor, new: Tensor, slots: Tensor, valid: Tensor) -> Tensor:
+    """Write new steps `(B, N, T, D)` to the slots `(B, T)` where `valid` `(B, T)`."""
     # A slice cannot be written, because the slots differ from row to row.
     written = index_range(cache.shape[2]) == slots[..., None]
-    written = ops.logical_and(written, kept[..., None])
+    written = ops.logical_and(written, valid[..., None])
     written, new = at_least_one(written, axis=1), at_least_one(new, axis=2)
     writer = ops.argmax(ops.cast(written, "int32"), axis=1)[:, None, :, None]
     written = ops.any(written, axis=1)[:, None, :, None]
     return ops.where(written, ops.take_along_axis(new, writer, axis=2), cache)
 
 
-def _write_step(cache: Tensor, new: Tensor, slots: Tensor, kept: Tensor) -> Tensor:
+def _write_step(cache: Tensor, new: Tensor, slots: Tensor, valid: Tensor) -> Tensor:
     """Write one step like `_write_steps`, without touching other slots."""
     batch, heads, length, depth = ops.shape(cache)
-    kept = ops.logical_and(kept, slots < length)
-    slots = ops.where(kept, slots, 0)
+    valid = ops.logical_and(valid, slots < length)
+    slots = ops.where(valid, slots, 0)
     rows = length * ops.reshape(index_range(batch * heads), (-1, heads))
     rows = ops.reshape(rows + slots, (-1,))
     flat = ops.reshape(cache, (-1, depth))
     old = ops.reshape(ops.take(flat, rows, axis=0), ops.shape(new))
-    new = ops.where(kept[..., None, None], new, old)
+    new = ops.where(valid[..., None, None], new, old)
     flat = ops.scatter_update(flat, rows[:, None], ops.reshape(new, (-1, depth)))
     return ops.reshape(flat, ops.shape(cache))

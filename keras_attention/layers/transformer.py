@@ -238,10 +238,10 @@ class TransformerLayer(CheckedCall, CompositeLayer):
         return tuple(inputs_shape)
 
     def get_config(self) -> Config:
-        own = "units dropout activation_dropout norm_first epsilon use_bias seed"
+        names = "units dropout activation_dropout norm_first epsilon use_bias seed"
         return {
             **super().get_config(),
-            **config_of(self, own),
+            **config_of(self, names),
             "activation": keras.activations.serialize(self.activation),
             **serialize_options(self.options),
         }
@@ -701,8 +701,8 @@ class TransformerDecoderLayer(TransformerLayer):
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def get_config(self) -> Config:
-        own = config_of(self, "self_attention cross_attention")
-        return {**super().get_config(), **own}
+        config = config_of(self, "self_attention cross_attention")
+        return {**super().get_config(), **config}
 
 
 class _Attend:

@@ -73,11 +73,11 @@ class TemperatureWeighting(Weighting):
     def check_shared(self, *shapes: Shape) -> None:
         if not self.learn_temperature:
             return
-        expected, found = tuple(self.log_temperature.shape), _temperatures(*shapes)
-        if expected != found and {*expected, *found} != {1}:
+        expected, actual = tuple(self.log_temperature.shape), _temperatures(*shapes)
+        if expected != actual and {*expected, *actual} != {1}:
             raise ValueError(
                 "layers that share a learned temperature must have the same number of "
-                f"heads or hops. Received: temperatures {expected} and {found}"
+                f"heads or hops. Received: temperatures {expected} and {actual}"
             )
 
     def divide_by_temperature(self, scores: Tensor) -> Tensor:
@@ -370,8 +370,8 @@ class HardWeighting(TemperatureWeighting):
         }, {}
 
     def get_config(self) -> Config:
-        own = config_of(self, "estimator inference soft_probability relaxation seed")
-        return {**super().get_config(), **own}
+        config = config_of(self, "estimator inference soft_probability relaxation seed")
+        return {**super().get_config(), **config}
 
 
 def masked_hardmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:

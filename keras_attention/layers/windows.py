@@ -255,14 +255,14 @@ def spread_window(weights: Tensor, positions: Tensor, length: Any) -> Tensor:
     if is_zero(length):
         return ops.zeros((batch, queries, 0), weights.dtype)
     rows = ops.reshape(index_range(batch * queries) * length, (batch, queries, 1))
-    places = ops.reshape(rows + _nearest(positions, length), (-1, 1))
+    indices = ops.reshape(rows + _nearest(positions, length), (-1, 1))
     size = batch * queries * length
     flat = ops.reshape(weights, (-1,))
     if ops.is_tensor(size):
         # The size is unknown in a graph, and `scatter` fails for an empty tensor.
-        flat = ops.scatter(places, flat, (ops.maximum(size, 1),))[:size]
+        flat = ops.scatter(indices, flat, (ops.maximum(size, 1),))[:size]
     else:
-        flat = ops.scatter(places, flat, (size,))
+        flat = ops.scatter(indices, flat, (size,))
     return ops.reshape(flat, (batch, queries, length))
 
 

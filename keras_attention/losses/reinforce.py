@@ -185,8 +185,8 @@ class ReinforceLoss(CheckedCall, keras.layers.Layer):
         return None
 
     def get_config(self) -> Config:
-        own = config_of(self, "reward_weight entropy_weight momentum")
-        return {**super().get_config(), **own}
+        config = config_of(self, "reward_weight entropy_weight momentum")
+        return {**super().get_config(), **config}
 
 
 def _total(name: str, x: Tensor, mask: Tensor) -> Tensor:

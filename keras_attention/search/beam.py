@@ -192,7 +192,9 @@ class Beam:
         positions: int | Tensor | None = None,
     ) -> None:
         max_length = check_positive_integer("max_length", max_length)
-        beam_size = check_positive_integer("beam_size", beam_size, most=MAX_BEAM_SIZE)
+        beam_size = check_positive_integer(
+            "beam_size", beam_size, maximum=MAX_BEAM_SIZE
+        )
         self.groups = Groups(beam_size, beam_groups, diversity_penalty)
         self.ranking = Ranking(
             max_length,
@@ -227,12 +229,12 @@ class Beam:
         self.ranking.check_coverage_mask(shape[-1], batch_of(self.state))
         first = self._first()
         batch = batch_of(first)
-        places = (self.max_length, batch, self.beam_size)
+        history_shape = (self.max_length, batch, self.beam_size)
         history = {
             "alive": {
-                "token_ids": ops.zeros(places, dtype="int32"),
-                "parents": ops.zeros(places, dtype="int32"),
-                "token_log_probs": ops.zeros(places, dtype="float32"),
+                "token_ids": ops.zeros(history_shape, dtype="int32"),
+                "parents": ops.zeros(history_shape, dtype="int32"),
+                "token_log_probs": ops.zeros(history_shape, dtype="float32"),
             },
             "weights": ops.zeros((self.max_length, *shape), dtype="float32"),
         }
@@ -379,21 +381,25 @@ class Beam:
         """Return the next beam and the finished hypotheses, group by group."""
         stopped = self._stopped(carry)
         counts: list[Tensor] = []
-        found = []
+        results = []
         for group in range(self.groups.count):
-            own = self.groups.select(group, beam)
+            group_beam = self.groups.select(group, beam)
             penalty = self.groups.diversity_penalty * sum(counts) if counts else None
-            continuations, next_beam = expand(**own, end=self.end, penalty=penalty)
+            continuations, next_beam = expand(
+                **group_beam, end=self.end, penalty=penalty
+            )
             if self.groups.count > 1:
-                counts.append(last_token_counts(next_beam, own["log_probs"].shape[-1]))
+                counts.append(
+                    last_token_counts(next_beam, group_beam["log_probs"].shape[-1])
+                )
                 for part in (continuations, next_beam):
                     part["parents"] = part["parents"] + group * self.groups.size
             # A group that has stopped ignores the further steps of other rows.
             ended = continuations["ended"] & ~stopped[:, group : group + 1]
             finished = self.groups.select(group, carry["finished"])
             finished = self._finished(continuations, ended, finished, carry["t"])
-            found.append((next_beam, finished))
-        return functools.reduce(concatenate, found)
+            results.append((next_beam, finished))
+        return functools.reduce(concatenate, results)
 
     def _finished(
         self, continuations: Nested, ended: Tensor, finished: Nested, t: Any
@@ -490,7 +496,7 @@ class Beam:
         token_log_probs = ops.where(
             before, alive["token_log_probs"], chosen["token_log_probs"]
         )
-        found = {
+        outputs = {
             "token_ids": ops.where(before, alive["token_ids"], self.end),
             "token_log_probs": ops.where(within, token_log_probs, 0.0),
             "weights": ops.where(
@@ -498,7 +504,7 @@ class Beam:
             ),
         }
         return {
-            **{name: ops.moveaxis(x, 0, 2) for name, x in found.items()},
+            **{name: ops.moveaxis(x, 0, 2) for name, x in outputs.items()},
             "lengths": lengths,
             "scores": ops.where(exists, chosen["scores"], IMPOSSIBLE),
             "log_probs": chosen["log_probs"],

@@ -394,10 +394,11 @@ class ExactlyOnce(Constraint):
             # token of a full hypothesis gets minus and plus the same.
             penalties = ops.where(forbidden, FORBIDDEN, 0.0)
             of_full = ops.where(is_full, FORBIDDEN, 0.0)
-            kept = ops.where(ops.logical_and(is_full, waiting), -FORBIDDEN, 0.0)
-            kept = ops.concatenate([ops.zeros_like(of_full), kept], axis=-1)
+            exemptions = ops.where(ops.logical_and(is_full, waiting), -FORBIDDEN, 0.0)
+            exemptions = ops.concatenate([ops.zeros_like(of_full), exemptions], axis=-1)
             offsets = (
-                backends.scatter_tokens(candidates, penalties + kept, size) + of_full
+                backends.scatter_tokens(candidates, penalties + exemptions, size)
+                + of_full
             )
             return log_probs + offsets, waiting
         others = np.ones(size, bool)
@@ -475,9 +476,9 @@ class Prefix(Constraint):
 def _as_array(token_ids: Any) -> np.ndarray:
     """Return a prefix as an array; `ValueError` if its rows differ in length."""
     try:
-        found = np.asarray(token_ids)
-        check_tensor("token_ids of Prefix", found)
-        return found
+        array = np.asarray(token_ids)
+        check_tensor("token_ids of Prefix", array)
+        return array
     except ValueError:
         raise ValueError(
             "token_ids of Prefix must have the shape (batch, tokens), where negative "
@@ -524,8 +525,9 @@ def _followers(tokens: np.ndarray, n: int) -> tuple[Tensor, Tensor]:
     followers = tokens[..., n - 1 :]
     follows = followers >= 0
     for i in range(n - 1):
-        one, other = tokens[..., i : i + length - n + 1], tokens[..., i - n + 1]
-        follows = ops.logical_and(follows, one == other[..., None])
+        ngram_token = tokens[..., i : i + length - n + 1]
+        last_token = tokens[..., i - n + 1]
+        follows = ops.logical_and(follows, ngram_token == last_token[..., None])
     return followers, follows
 
 

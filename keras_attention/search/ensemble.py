@@ -77,12 +77,12 @@ def ensemble_step(
                 f"Received: {len(state)}"
             )
         results = [
-            call_step(one, token_ids, own)
-            for one, own in zip(steps, state, strict=True)
+            call_step(member, token_ids, member_state)
+            for member, member_state in zip(steps, state, strict=True)
         ]
         log_probs, states, attention = map(list, zip(*results, strict=True))
-        for name, found in (("vocabulary", log_probs), ("positions", attention)):
-            sizes = [x.shape[-1] for x in found]
+        for name, tensors in (("vocabulary", log_probs), ("positions", attention)):
+            sizes = [x.shape[-1] for x in tensors]
             if len({size for size in sizes if size is not None}) > 1:
                 raise ValueError(
                     f"steps must agree in the size of their {name}. Received: {sizes}"

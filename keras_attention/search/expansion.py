@@ -69,36 +69,41 @@ def _allocate_by_progress(
         progress["after_others"][..., None], ops.shape(token_ids)
     )
     wanted = ops.where(exists, wanted, 0)
-    own = ops.take_along_axis(totals, wanted, axis=-1)
+    wanted_totals = ops.take_along_axis(totals, wanted, axis=-1)
     parts = {
-        "values": (values, ops.where(exists, own, FORBIDDEN)),
+        "values": (values, ops.where(exists, wanted_totals, FORBIDDEN)),
         "token_ids": (ops.cast(token_ids, "int32"), wanted),
         "progress": (unchanged, progress["after"]),
     }
-    found = {name: ops.concatenate(pair, axis=-1) for name, pair in parts.items()}
-    width = ops.shape(found["values"])[-1]
-    batch = ops.shape(totals)[0]
-    found = {
-        name: ops.reshape(x, (batch, beam_size * width)) for name, x in found.items()
+    continuations = {
+        name: ops.concatenate(pair, axis=-1) for name, pair in parts.items()
     }
-    order = ops.cast(ops.argsort(-found["values"], axis=-1), "int32")
-    found = {**take_rows(found, order), "parents": order // width}
+    width = ops.shape(continuations["values"])[-1]
+    batch = ops.shape(totals)[0]
+    continuations = {
+        name: ops.reshape(x, (batch, beam_size * width))
+        for name, x in continuations.items()
+    }
+    order = ops.cast(ops.argsort(-continuations["values"], axis=-1), "int32")
+    continuations = {**take_rows(continuations, order), "parents": order // width}
     # Sort key: first the rank among continuations of the same progress, then progress
     # from high to low; impossible ones last.
     count = ops.shape(order)[-1]
-    same = found["progress"][:, :, None] == found["progress"][:, None, :]
-    places = index_range(count)
-    better = same & (places < places[:, None])
+    same = (
+        continuations["progress"][:, :, None] == continuations["progress"][:, None, :]
+    )
+    indices = index_range(count)
+    better = same & (indices < indices[:, None])
     sort_keys = ops.sum(ops.cast(better, "int32"), axis=-1)
-    highest = ops.max(found["progress"], axis=-1, keepdims=True, initial=0)
-    sort_keys = sort_keys * (highest + 1) + highest - found["progress"]
+    highest = ops.max(continuations["progress"], axis=-1, keepdims=True, initial=0)
+    sort_keys = sort_keys * (highest + 1) + highest - continuations["progress"]
     last = count * (highest + 1)
-    sort_keys = ops.where(is_possible(found["values"]), sort_keys, last)
+    sort_keys = ops.where(is_possible(continuations["values"]), sort_keys, last)
     chosen = ops.cast(ops.argsort(sort_keys, axis=-1), "int32")[:, : 2 * beam_size]
     # Each hypothesis has two continuations at least, even if their number is unknown.
     chosen = ops.reshape(chosen, (batch, 2 * beam_size))
-    found = take_rows(found, chosen)
-    return found["values"], found["parents"], found["token_ids"]
+    continuations = take_rows(continuations, chosen)
+    return continuations["values"], continuations["parents"], continuations["token_ids"]
 
 
 def expand(
@@ -133,24 +138,24 @@ def expand(
     token_log_probs = ops.where(is_possible(values), token_log_probs, FORBIDDEN)
     totals = take_rows(alive, parents) + token_log_probs
     unnormalized_scores = take_rows(unnormalized_scores, parents) + token_log_probs
-    places = ops.arange(token_ids.shape[-1], dtype="int32")
+    indices = ops.arange(token_ids.shape[-1], dtype="int32")
     is_end = token_ids == end
-    found = {
+    continuations = {
         "parents": parents,
         "token_ids": token_ids,
         "token_log_probs": token_log_probs,
         "log_probs": totals,
         "unnormalized_scores": unnormalized_scores,
-        "ended": is_end & (places < beam_size) & is_possible(totals),
+        "ended": is_end & (indices < beam_size) & is_possible(totals),
     }
     # Continuations that do not end come first.
-    order = ops.argsort(ops.where(is_end, places + places.shape[0], places), axis=-1)
-    next_beam = take_rows(found, ops.cast(order, "int32")[:, :beam_size])
+    order = ops.argsort(ops.where(is_end, indices + indices.shape[0], indices), axis=-1)
+    next_beam = take_rows(continuations, ops.cast(order, "int32")[:, :beam_size])
     impossible = next_beam["token_ids"] == end
     # The lower bound keeps sums of impossible log-probabilities finite.
     totals = ops.maximum(next_beam["log_probs"], IMPOSSIBLE)
     next_beam["log_probs"] = ops.where(impossible, IMPOSSIBLE, totals)
-    return found, next_beam
+    return continuations, next_beam
 
 
 def progress_of(constraints: Iterable[Constraint], state: Nested) -> Tensor | None:
@@ -161,14 +166,16 @@ def progress_of(constraints: Iterable[Constraint], state: Nested) -> Tensor | No
         state: State of the search, as the step of `constrain` returns it.
     """
     pairs = zip(constraints, state["constraints"], strict=True)
-    found = [constraint.progress(own) for constraint, own in pairs]
-    found = [progress for progress in found if progress is not None]
-    if len(found) > 1:
+    values = [
+        constraint.progress(constraint_state) for constraint, constraint_state in pairs
+    ]
+    values = [progress for progress in values if progress is not None]
+    if len(values) > 1:
         raise ValueError(
             "constraints must contain at most one with a progress, such as "
-            f"RequiredPhrases. Received: {len(found)}"
+            f"RequiredPhrases. Received: {len(values)}"
         )
-    return found[0] if found else None
+    return values[0] if values else None
 
 
 def last_token_counts(beam: Nested, size: int) -> Tensor:

@@ -39,8 +39,8 @@ class Groups:
         """Return the hypotheses of one group: `(B, K, ...)` to `(B, size, ...)`."""
         if self.count == 1:
             return nested
-        places = slice(group * self.size, (group + 1) * self.size)
-        return tree.map_structure(lambda x: None if x is None else x[:, places], nested)
+        slots = slice(group * self.size, (group + 1) * self.size)
+        return tree.map_structure(lambda x: None if x is None else x[:, slots], nested)
 
     def group_max(self, x: Tensor) -> Tensor:
         """Return the largest number of every group: `(B, K)` to `(B, G)`."""

@@ -41,15 +41,15 @@ def search_independently(
     start, end = int(start), int(end)
     batch, size = batch_of(state), shape[1]
 
-    def proceed(t: Any, alive: Nested, found: Nested) -> Tensor:
+    def proceed(t: Any, alive: Nested, history: Nested) -> Tensor:
         return ops.logical_and(t < max_length, ops.logical_not(ops.all(alive["done"])))
 
-    def body(t: Any, alive: Nested, found: Nested) -> tuple[Tensor, Nested, Nested]:
+    def body(t: Any, alive: Nested, history: Nested) -> tuple[Tensor, Nested, Nested]:
         extension, state = extend(alive["token_ids"], alive["state"], t)
         alive, entry = _extended(alive, extension, end)
         if not isinstance(limit, int):
             alive["done"] |= t + 1 >= ops.reshape(limit, (-1, 1))
-        return t + 1, {**alive, "state": state}, write(found, t, entry)
+        return t + 1, {**alive, "state": state}, write(history, t, entry)
 
     alive = {
         "token_ids": ops.full((batch, size), start, dtype="int32"),
@@ -58,17 +58,17 @@ def search_independently(
         "exists": ops.ones((batch, size), dtype="bool"),
         "finite": ops.ones((batch,), dtype="bool"),
     }
-    found = {
+    history = {
         "token_ids": ops.full((max_length, batch, size), end, dtype="int32"),
         "log_probs": ops.zeros((max_length, batch, size), dtype="float32"),
         "weights": ops.zeros((max_length, *shape), dtype="float32"),
         "exists": ops.zeros((max_length, batch, size), dtype="int32"),
     }
     t = ops.convert_to_tensor(0, dtype="int32")
-    _, alive, found = ops.while_loop(
-        proceed, body, (t, alive, found), maximum_iterations=max_length
+    _, alive, history = ops.while_loop(
+        proceed, body, (t, alive, history), maximum_iterations=max_length
     )
-    return _result(alive, found, end)
+    return _result(alive, history, end)
 
 
 def _extended(alive: Nested, extension: Nested, end: int) -> tuple[Nested, Nested]:
@@ -93,20 +93,20 @@ def _extended(alive: Nested, extension: Nested, end: int) -> tuple[Nested, Neste
     return alive, entry
 
 
-def _result(alive: Nested, found: Nested, end: int) -> Tensors:
+def _result(alive: Nested, history: Nested, end: int) -> Tensors:
     """Return the result of a search; hypotheses that do not exist are empty."""
     exists = alive["exists"]
-    total = ops.where(exists, ops.sum(found["log_probs"], axis=0), IMPOSSIBLE)
+    total = ops.where(exists, ops.sum(history["log_probs"], axis=0), IMPOSSIBLE)
 
     def existing(x: Tensor, otherwise: Tensor) -> Tensor:
         return where_rows(exists, ops.moveaxis(x, 0, 2), otherwise)
 
     return {
-        "token_ids": existing(found["token_ids"], end),
-        "lengths": ops.where(exists, ops.sum(found["exists"], axis=0), 0),
+        "token_ids": existing(history["token_ids"], end),
+        "lengths": ops.where(exists, ops.sum(history["exists"], axis=0), 0),
         "scores": total,
         "log_probs": total,
-        "token_log_probs": existing(found["log_probs"], 0.0),
-        "weights": existing(found["weights"], 0.0),
+        "token_log_probs": existing(history["log_probs"], 0.0),
+        "weights": existing(history["weights"], 0.0),
         "finite": alive["finite"],
     }

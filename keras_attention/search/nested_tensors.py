@@ -97,7 +97,7 @@ def write(history: Nested, t: Any, entry: Nested) -> Nested:
 
         return tree.map_structure(put_slice, history, entry)
     rows = ops.arange(batch, dtype="int32")
-    places = ops.stack([ops.broadcast_to(t, ops.shape(rows)), rows], axis=-1)
+    indices = ops.stack([ops.broadcast_to(t, ops.shape(rows)), rows], axis=-1)
 
     def put(past: Tensor, x: Tensor) -> Tensor | None:
         sizes = ops.shape(x)
@@ -106,8 +106,8 @@ def write(history: Nested, t: Any, entry: Nested) -> Nested:
         if None in x.shape[1:]:
             # `scatter_update` fails for an empty tensor.
             count = sizes[0] * ops.minimum(math.prod(sizes[1:]), 1)
-            return ops.scatter_update(past, places[:count], x[:count])
-        return ops.scatter_update(past, places, x)
+            return ops.scatter_update(past, indices[:count], x[:count])
+        return ops.scatter_update(past, indices, x)
 
     return tree.map_structure(put, history, entry)
 

@@ -155,8 +155,10 @@ class RequiredPhrases(Constraint):
             due = step.length[..., None] >= begins_at
             state["may_begin"] = due | forcing[..., None]
         matches = self._matches(state)
-        most = ops.max(matches, axis=(2, 3), initial=0)
-        needed = ops.where(-spare < most, -spare, most)[..., None, None]
+        longest_match = ops.max(matches, axis=(2, 3), initial=0)
+        needed = ops.where(-spare < longest_match, -spare, longest_match)[
+            ..., None, None
+        ]
         continues = (matches > 0) & (matches >= needed)
         if self.begins_at is not None:
             fixed = missing & (begins_at >= 0)
@@ -324,8 +326,8 @@ class _Phrases:
         shifted = ops.convert_to_tensor(token_ids, dtype="int32") + 1
         self.token_ids = at_least_one(at_least_one(shifted, axis=1), axis=2) - 1
         self.lengths = ops.sum(ops.cast(self.token_ids >= 0, "int32"), axis=-1)
-        places = index_range(ops.shape(self.token_ids)[-1])
-        self.is_last = places == self.lengths[..., None] - 1
+        positions = index_range(ops.shape(self.token_ids)[-1])
+        self.is_last = positions == self.lengths[..., None] - 1
         if self.values is not None:
             valid = self.values >= 0
             if (valid[..., 1:] > valid[..., :-1]).any():

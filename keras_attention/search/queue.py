@@ -126,14 +126,14 @@ class BeamSearchQueue:
             )
         queue = iter(range(count))
         hypotheses: list[Any] = [None] * count
-        # Row of the list that is searched at each place; -1 for none.
-        places = np.full(self.batch_size, -1)
-        free, carry, unfinished_rows = places < 0, None, count
+        # Row of the list that is searched in each slot; -1 for none.
+        row_of_slot = np.full(self.batch_size, -1)
+        free, carry, unfinished_rows = row_of_slot < 0, None, count
         while unfinished_rows:
-            places[free] = [next(queue, -1) for _ in range(free.sum())]
-            active = places >= 0
-            # A place without a row repeats the first row, and its result is dropped.
-            index = np.maximum(places, 0).astype("int32")
+            row_of_slot[free] = [next(queue, -1) for _ in range(free.sum())]
+            active = row_of_slot >= 0
+            # A slot without a row repeats the first row, and its result is dropped.
+            index = np.maximum(row_of_slot, 0).astype("int32")
             batch = tree.map_structure(lambda x, i=index: ops.take(x, i, axis=0), rows)
             if carry is None:
                 carry = self._begin(batch)
@@ -145,10 +145,10 @@ class BeamSearchQueue:
             )
             free = ops.convert_to_numpy(done)
             results = tree.map_structure(ops.convert_to_numpy, results)
-            for place in np.flatnonzero(free & active):
+            for slot in np.flatnonzero(free & active):
                 # Copies: a view would keep the results of the whole batch in memory.
-                own = {name: x[place].copy() for name, x in results.items()}
-                hypotheses[places[place]] = own
+                hypothesis = {name: x[slot].copy() for name, x in results.items()}
+                hypotheses[row_of_slot[slot]] = hypothesis
                 unfinished_rows -= 1
         return {name: np.stack([x[name] for x in hypotheses]) for name in hypotheses[0]}
 

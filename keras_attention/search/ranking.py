@@ -120,6 +120,6 @@ def best_first(pool: Nested, count: Any) -> Nested:
     """
     pool = take_rows(pool, ops.argsort(-pool["scores"], axis=-1))
     size = pool["scores"].shape[-1]
-    places = ops.arange(size, dtype="int32") + size * pool["is_alive"]
-    places = ops.where(is_possible(pool["log_probs"]), places, places + 2 * size)
-    return take_rows(pool, ops.argsort(places, axis=-1)[:, :count])
+    ranks = ops.arange(size, dtype="int32") + size * pool["is_alive"]
+    ranks = ops.where(is_possible(pool["log_probs"]), ranks, ranks + 2 * size)
+    return take_rows(pool, ops.argsort(ranks, axis=-1)[:, :count])

@@ -146,8 +146,8 @@ def sample_search(
     """
     samples = check_positive_integer("samples", samples)
     max_length = check_positive_integer("max_length", max_length)
-    most = sys.float_info.max
-    check_number("temperature", temperature, "positive", lambda x: x > 0, most)
+    largest = sys.float_info.max
+    check_number("temperature", temperature, "positive", lambda x: x > 0, largest)
     if top_k is not None:
         top_k = check_positive_integer("top_k", top_k)
     if top_p is not None:

@@ -84,9 +84,13 @@ def constrain(
             token_ids, length, remaining, log_probs, weights, vocabulary, end
         )
         states = []
-        for constraint, own in zip(constraints, state["constraints"], strict=True):
-            log_probs, own = constraint.mask(log_probs, own, now)
-            states.append(own)
+        for constraint, constraint_state in zip(
+            constraints, state["constraints"], strict=True
+        ):
+            log_probs, constraint_state = constraint.mask(
+                log_probs, constraint_state, now
+            )
+            states.append(constraint_state)
         state = {
             "model": model_state,
             "length": length + 1,

@@ -19,8 +19,8 @@ def argmax(x: Tensor) -> Tensor:
 
     `keras.ops.argmax` of floats has operations that LiteRT lacks.
     """
-    most = ops.max(x, axis=-1, keepdims=True, initial=-math.inf)
-    return ops.cast(ops.argmax(ops.cast(x >= most, "int32"), axis=-1), "int32")
+    maximum = ops.max(x, axis=-1, keepdims=True, initial=-math.inf)
+    return ops.cast(ops.argmax(ops.cast(x >= maximum, "int32"), axis=-1), "int32")
 
 
 def top_k_of_sums(
@@ -66,13 +66,15 @@ def top_k_of_sums(
     chosen = ops.sort(ops.cast(chosen, "int32"), axis=-1)
     terms = take_rows(chunks, chosen)
     candidates = terms + take_rows(offsets, chosen // per_part)[..., None]
-    values, found = ops.top_k(ops.reshape(candidates, (rows, k * length)), k)
-    found = ops.cast(found, "int32")
-    terms = take_rows(ops.reshape(terms, (rows, k * length)), found)
-    chunk = take_rows(chosen, found // length)
-    places = chunk % per_part * length + found % length
+    values, candidate_indices = ops.top_k(
+        ops.reshape(candidates, (rows, k * length)), k
+    )
+    candidate_indices = ops.cast(candidate_indices, "int32")
+    terms = take_rows(ops.reshape(terms, (rows, k * length)), candidate_indices)
+    chunk = take_rows(chosen, candidate_indices // length)
+    positions = chunk % per_part * length + candidate_indices % length
     # If all numbers are -inf, the padding may be among the largest.
-    return values, chunk // per_part, at_most(places, size - 1), terms
+    return values, chunk // per_part, at_most(positions, size - 1), terms
 
 
 def _chunk_length(size: Any, count: Any, k: int) -> int:
