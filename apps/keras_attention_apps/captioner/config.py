@@ -325,6 +325,19 @@ class CaptionTrainingOptions:
         attention to all regions over a caption.""",
         rare=True,
     )
+    attention_entropy: NonNegative = option(
+        0.0,
+        """Weight of the entropy of the attention in the loss of each word, in nats: the
+        higher, the fewer regions a word attends to.""",
+        rare=True,
+    )
+    attention_coverage: NonNegative = option(
+        0.0,
+        """Weight of the coverage loss: of the attention to regions that earlier words
+        of the caption attended to. The higher, the more the words differ in where they
+        look.""",
+        rare=True,
+    )
     supervision: NonNegative = option(
         0.0,
         """Weight of attention supervision: the loss of the attention weights against

@@ -8,6 +8,7 @@ from keras import ops
 from attention_testing.arrays import assert_close, numpy
 from attention_testing.captioner.image_files import noise
 from keras_attention_apps.captioner.network.backbone import Backbone
+from keras_attention_apps.captioner.network.networks import attention_entropy
 from keras_attention_apps.common.network.decoder_network import DeepOutput
 from keras_attention_apps.common.tokenizer import PAD, START, UNKNOWN
 
@@ -66,6 +67,30 @@ def test_the_loss_is_cross_entropy_and_penalty_per_word(captioner, batch, monkey
     monkeypatch.setattr(network.loss_options, "doubly_stochastic", 0.7)
     loss = network.compute_loss(batch, None, outputs)
     np.testing.assert_allclose(float(loss), total / mask.sum(), rtol=1e-5)
+
+
+def test_entropy_and_coverage_of_the_attention_are_penalised_per_word(
+    captioner, batch, monkeypatch
+):
+    network = captioner.network
+    outputs = numpy(network(batch))
+    mask = batch["captions"][..., 1:] != PAD
+    weights = outputs["weights"].astype("float64")
+    entropies = -(weights * np.log(weights)).sum(axis=-1)
+    seen = np.cumsum(weights, axis=2) - weights
+    overlaps = np.minimum(weights, seen).sum(axis=-1)
+    total = -likelihoods(outputs, batch["captions"]).sum()
+    total += 0.7 * (entropies * mask).sum() + 0.3 * (overlaps * mask).sum()
+
+    monkeypatch.setattr(network.loss_options, "attention_entropy", 0.7)
+    monkeypatch.setattr(network.loss_options, "attention_coverage", 0.3)
+    loss = network.compute_loss(batch, None, outputs)
+    np.testing.assert_allclose(float(loss), total / mask.sum(), rtol=1e-5)
+
+
+def test_weights_of_zero_have_no_entropy():
+    weights = np.array([[1.0, 0.0], [0.5, 0.5]], "float32")
+    assert_close(attention_entropy(weights), [0.0, np.log(2)], atol=1e-6)
 
 
 def test_hard_attention_looks_at_one_region(hard_captioner, batch):

@@ -17,6 +17,7 @@ from keras_attention import (
     PositionEncoding,
     ReinforceLoss,
     attention_supervision,
+    coverage_loss,
     doubly_stochastic_penalty,
     sequence_crossentropy,
 )
@@ -49,6 +50,8 @@ class LossOptions:
 
     label_smoothing: float = 0.0
     doubly_stochastic: float = 0.0
+    attention_entropy: float = 0.0
+    attention_coverage: float = 0.0
     supervision: float = 0.0
     reward_weight: float = 0.1
     entropy_weight: float = 0.002
@@ -173,8 +176,9 @@ class CaptionNetwork(decoder_network.DecoderNetwork):
         raise NotImplementedError
 
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
-        """Return cross-entropy plus weighted doubly stochastic penalty, per word.
+        """Return cross-entropy plus weighted penalties of the attention, per word.
 
+        These are the doubly stochastic penalty, the entropy and the coverage loss.
         With `"coverage"` and a weight of supervision, the loss of attention supervision
         is added; with sampled regions, that of `ReinforceLoss`. With advantages, the
         cross-entropy of each sampled caption is weighted by its advantage: the gradient
@@ -213,12 +217,26 @@ class CaptionNetwork(decoder_network.DecoderNetwork):
         penalty = doubly_stochastic_penalty(weights, mask)
         penalty = ops.where(ops.any(mask, axis=-1), penalty, 0.0)
         losses = losses + options.doubly_stochastic * penalty
+        if options.attention_entropy:
+            entropies = ops.where(mask, attention_entropy(weights), 0.0)
+            total = ops.sum(entropies, axis=-1)
+            losses = losses + options.attention_entropy * total
+        if options.attention_coverage:
+            overlap = coverage_loss(weights, mask)
+            losses = losses + options.attention_coverage * overlap
         if options.supervision and "coverage" in x:
             supervised = attention_supervision(weights, x["coverage"], mask)
             losses = losses + options.supervision * supervised
         loss = ops.sum(losses) / divisor
         self.mean_loss.update_state(loss, sample_weight=words)
         return share_of_replica(words) * loss
+
+
+def attention_entropy(weights):
+    """Return the entropy of attention weights `(..., S)` in nats, `(...)`."""
+    # The gradient of x log x is infinite at 0.
+    logarithms = ops.log(ops.maximum(weights, 1e-9))
+    return -ops.sum(weights * logarithms, axis=-1)
 
 
 def _reinforced(loss, likelihood, mask, y_pred, training):

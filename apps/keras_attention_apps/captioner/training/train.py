@@ -240,8 +240,9 @@ def _from_preset(config):
     start, model = Captioner.load_for_fine_tuning(
         config.from_preset, config.model, image_size=config.model.image_size
     )
-    # The words are hundreds, and come from the captions of the data.
-    names = [name for name in RUNTIME_OPTIONS if name != "repeatable_words"]
+    # These words are hundreds, and come from the captions of the data.
+    words = ("repeatable_words", "words_after_an")
+    names = [name for name in RUNTIME_OPTIONS if name not in words]
     options = (f"{name} {getattr(model, name)}" for name in names)
     print(f"Fine-tuning {config.from_preset} with {', '.join(options)}")
     return dataclasses.replace(config, model=model, backbone_weights="none"), start
