@@ -134,11 +134,11 @@ class Language:
 
     def pairs(self, count):
         """Return `count` pairs of different sentences."""
-        found = {}
-        while len(found) < count:
+        targets = {}
+        while len(targets) < count:
             source, target = self.pair()
-            found[source] = target
-        return list(found.items())
+            targets[source] = target
+        return list(targets.items())
 
 
 def score(translator, pairs, origin):
@@ -148,9 +148,9 @@ def score(translator, pairs, origin):
     from keras_attention import AlignmentErrorRate
 
     sources, targets = zip(*pairs, strict=True)
-    found = translator.translate(list(sources))
+    translations = translator.translate(list(sources))
     error_rate, right = AlignmentErrorRate(), []
-    for translation in found:
+    for translation in translations:
         words = translation.source_words
         truth = np.array(
             [
@@ -164,7 +164,7 @@ def score(translator, pairs, origin):
             for target, row in enumerate(truth)
         ]
         error_rate.update_state(truth[None], translation.weights[None])
-    texts = [translation.text for translation in found]
+    texts = [translation.text for translation in translations]
     return {
         "exact": statistics.mean(map(str.__eq__, texts, targets)),
         "BLEU": sacrebleu.corpus_bleu(texts, [targets]).score,
@@ -199,8 +199,8 @@ def main():
             options |= TRANSLATORS[attention]
             if arguments.epochs:
                 options["epochs"] = arguments.epochs
-            found = trainings.train_translator(attention, options, folder)
-            translator, seconds = found
+            trained = trainings.train_translator(attention, options, folder)
+            translator, seconds = trained
             scores = score(translator, test, language.origin)
             encode = translator.tokenizer.encode
             tokens = sum(len(encode(source)) - 1 for source, _ in test)

@@ -102,10 +102,10 @@ def first_result(context, address, kind):
 
 def visits(browser, address, kind, rounds):
     """Return the medians of first visits and of second ones."""
-    found = {"first visit": [], "second visit": []}
+    results = {"first visit": [], "second visit": []}
     for _ in range(rounds):
         context = browser.new_context()
-        for visit in found.values():
+        for visit in results.values():
             visit.append(first_result(context, address, kind))
         context.close()
     return {
@@ -113,7 +113,7 @@ def visits(browser, address, kind, rounds):
             "megabytes": statistics.median(megabytes for megabytes, _ in visit),
             "seconds": statistics.median(seconds for _, seconds in visit),
         }
-        for name, visit in found.items()
+        for name, visit in results.items()
     }
 
 
@@ -152,7 +152,7 @@ def caption_many(browser, address, images, count):
     page = browser.new_page()
     session = page.context.new_cdp_session(page)
     page.goto(f"{address}/#captioner")
-    found = {}
+    memory = {}
     for number in range(1, count + 1):
         page.set_input_files("#photo", images[number % len(images)])
         page.wait_for_selector("#captioner .result[aria-busy]", state="attached")
@@ -162,10 +162,10 @@ def caption_many(browser, address, images, count):
         page.locator("#captioner h2").wait_for()
         if number % max(count // 10, 1) == 0:
             session.send("HeapProfiler.collectGarbage")
-            found[number] = tab_memory("VmRSS")
-    found["peak"] = tab_memory()
+            memory[number] = tab_memory("VmRSS")
+    memory["peak"] = tab_memory()
     page.close()
-    return found
+    return memory
 
 
 def tab_memory(kind="VmHWM"):

@@ -88,11 +88,11 @@ def fastest(*calls, rounds=60, repeats=20):
     """Return the processor time of each call in microseconds, in the fastest round."""
     times = [[] for _ in calls]
     for _ in range(rounds):
-        for call, own in zip(calls, times, strict=True):
+        for call, call_times in zip(calls, times, strict=True):
             start = time.process_time()
             for _ in range(repeats):
                 call()
-            own.append((time.process_time() - start) / repeats * 1e6)
+            call_times.append((time.process_time() - start) / repeats * 1e6)
     return map(min, times)
 
 

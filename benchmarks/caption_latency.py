@@ -159,10 +159,10 @@ def by_runtime(photo, preset, beam_size, precision, rounds):
         for kind in "float32", "int8":
             content = to_onnx(lambda images: search({"images": images}), specs, kind)
             for count in counts:
-                found = LiteCaptioner.from_preset(preset)
+                lite = LiteCaptioner.from_preset(preset)
                 run = session(content, count)
-                found.runtime = lambda signature, run=run, **inputs: run(**inputs)
-                candidates[f"ONNX Runtime, {kind}, threads {count}"] = found
+                lite.runtime = lambda signature, run=run, **inputs: run(**inputs)
+                candidates[f"ONNX Runtime, {kind}, threads {count}"] = lite
     else:
         print("ONNX Runtime or tf2onnx is not installed and left out.\n")
 

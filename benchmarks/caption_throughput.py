@@ -101,10 +101,10 @@ def peer_step(photo, count):
             context = torch.sigmoid(gate(output)) * context
             inputs = torch.cat([embedded, context], dim=1)
             output, carry = cell(inputs, (output, carry))
-            found = scores + torch.log_softmax(readout(output), dim=1)
+            totals = scores + torch.log_softmax(readout(output), dim=1)
             # All hypotheses are the same before the first word.
-            found = found[0] if step == 0 else found.view(-1)
-            scores, best = found.topk(BEAM)
+            totals = totals[0] if step == 0 else totals.view(-1)
+            scores, best = totals.topk(BEAM)
             rows, scores = best // VOCABULARY, scores.unsqueeze(1)
             chosen = (best % VOCABULARY).unsqueeze(1)
             words = torch.cat([words[rows], chosen], dim=1)
@@ -157,8 +157,8 @@ def main():
     if not importlib.util.find_spec("torch"):
         names.remove("peer")
     options = arguments.photo, "--count", str(count)
-    found = workers.take_turns(__file__, names, arguments.rounds, 1, options)
-    seconds = {name: statistics.median(found[name].times) for name in names}
+    results = workers.take_turns(__file__, names, arguments.rounds, 1, options)
+    seconds = {name: statistics.median(results[name].times) for name in names}
     print(f"| {count} images | a second |")
     print("|---|---:|")
     for name, value in seconds.items():

@@ -236,8 +236,8 @@ def all_candidates(our_step, peer_step, products):
     }
 
 
-def report(found, sizes, products, rounds, steps):
-    medians = {name: statistics.median(x.times) for name, x in found.items()}
+def report(results, sizes, products, rounds, steps):
+    medians = {name: statistics.median(x.times) for name, x in results.items()}
     operations = sum(
         2 * n * np.prod(first) * second[-1] for first, second, n in products
     )
@@ -250,7 +250,7 @@ def report(found, sizes, products, rounds, steps):
     for name, median in medians.items():
         to_peer = f"{medians[PEER] / median:.2f}" if PEER in medians else ""
         print(
-            f"| {name} | {found[name].first:.1f} s | {1000 * median:.0f} ms "
+            f"| {name} | {results[name].first:.1f} s | {1000 * median:.0f} ms "
             f"| {to_peer} | {median / medians[PRODUCTS]:.2f} |"
         )
     print("\nThe first step includes tracing and compiling.")
@@ -269,8 +269,8 @@ def main(description, script, our_step, peer_step, sizes, products):
         if importlib.util.find_spec(package) is None:
             print(f"{name} is left out: pip install {package}\n")
             names.remove(name)
-    found = workers.take_turns(script, names, arguments.rounds, arguments.steps)
-    report(found, sizes, products, arguments.rounds, arguments.steps)
+    results = workers.take_turns(script, names, arguments.rounds, arguments.steps)
+    report(results, sizes, products, arguments.rounds, arguments.steps)
 
 
 if __name__ == "__main__":

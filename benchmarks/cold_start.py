@@ -45,17 +45,17 @@ def cold(program, verb, given, model, rounds):
         options = ["--model", model, "--runtime", name]
         runs[name].append(process(program, verb, given, *options))
     medians = {
-        name: list(map(statistics.median, zip(*found, strict=True)))
-        for name, found in runs.items()
+        name: list(map(statistics.median, zip(*figures, strict=True)))
+        for name, figures in runs.items()
     }
-    for name, found in medians.items():
-        wall, processor, memory = found
-        figures = f"{wall:.2f} | {processor:.2f} | {memory:.0f}"
-        print(f"| {program} {verb}, {name} | {figures} |")
-    one, other = medians["litert"], medians["keras"]
-    ratios = " | ".join(f"{b / a:.1f}" for a, b in zip(one, other, strict=True))
+    for name, figures in medians.items():
+        wall, processor, memory = figures
+        columns = f"{wall:.2f} | {processor:.2f} | {memory:.0f}"
+        print(f"| {program} {verb}, {name} | {columns} |")
+    litert, keras = medians["litert"], medians["keras"]
+    ratios = " | ".join(f"{b / a:.1f}" for a, b in zip(litert, keras, strict=True))
     print(f"| times as fast, as small | {ratios} |")
-    return {name: found[0] for name, found in medians.items()}
+    return {name: figures[0] for name, figures in medians.items()}
 
 
 def models(program, model):
@@ -72,24 +72,24 @@ def models(program, model):
     }
 
 
-def warm(program, model, one, many, starts, rounds):
+def warm(program, model, single, many, starts, rounds):
     """Print the time of one input and the throughput of many, for each runtime."""
     verb = {"captioner": "caption", "nmt": "translate"}[program]
     calls = {
         name: getattr(loaded, verb) for name, loaded in models(program, model).items()
     }
-    single, several = ({name: [] for name in RUNTIMES} for _ in range(2))
+    single_times, several_times = ({name: [] for name in RUNTIMES} for _ in range(2))
     for call in calls.values():
-        call(one)
+        call(single)
         call(many)
     for _, name in itertools.product(range(rounds), RUNTIMES):
-        run = functools.partial(calls[name], one)
-        single[name] += [workers.timed(run) for _ in range(5)]
-        several[name].append(workers.timed(functools.partial(calls[name], many)))
+        run = functools.partial(calls[name], single)
+        single_times[name] += [workers.timed(run) for _ in range(5)]
+        several_times[name].append(workers.timed(functools.partial(calls[name], many)))
     each = {}
     for name in RUNTIMES:
-        milliseconds = 1000 * statistics.median(single[name])
-        each[name] = statistics.median(several[name]) / len(many)
+        milliseconds = 1000 * statistics.median(single_times[name])
+        each[name] = statistics.median(several_times[name]) / len(many)
         print(
             f"| {program}, {name} | {milliseconds:.1f} ms | {1 / each[name]:.1f} a "
             "second |"
@@ -122,13 +122,13 @@ def main():
     print(f"| cold, medians of {options.rounds} | seconds | of processors | MB |")
     print("|---|---:|---:|---:|")
     starts = [
-        cold(program, verb, one, model, options.rounds)
-        for program, verb, model, one, _ in tasks
+        cold(program, verb, single, model, options.rounds)
+        for program, verb, model, single, _ in tasks
     ]
     print(f"\n| warm, medians of {options.rounds} | one | {options.count} |")
     print("|---|---:|---:|")
-    for (program, _, model, one, many), start in zip(tasks, starts, strict=True):
-        warm(program, model, one, list(map(str, many)), start, options.rounds)
+    for (program, _, model, single, many), start in zip(tasks, starts, strict=True):
+        warm(program, model, single, list(map(str, many)), start, options.rounds)
 
 
 if __name__ == "__main__":

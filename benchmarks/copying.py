@@ -139,9 +139,9 @@ class Text:
 
 def shares(translator, pairs):
     """Return the shares of right names, right numbers and exact translations."""
-    found = translator.translate([source for source, *_ in pairs])
+    translations = translator.translate([source for source, *_ in pairs])
     right, total, exact = [0, 0], [0, 0], 0
-    for translation, (_, target, *expected) in zip(found, pairs, strict=True):
+    for translation, (_, target, *expected) in zip(translations, pairs, strict=True):
         words = collections.Counter(re.findall(r"\w+", translation.text))
         exact += translation.text == target
         for kind, values in enumerate(expected):
@@ -173,8 +173,8 @@ def main():
                 options |= {**OPTIONS[attention], "epochs": arguments.epochs}
                 options |= {"copy": None} if copy else {}
                 name = f"{attention}{'-copy' * copy}"
-                found = trainings.train_translator(name, options, folder)
-                translator, seconds = found
+                trained = trainings.train_translator(name, options, folder)
+                translator, seconds = trained
                 names, numbers, exact = shares(translator, test)
                 seen, *_ = shares(translator, training[:SEEN])
                 print(

@@ -184,13 +184,13 @@ def tiff_of_overlapping_tags(random, size):
     tiff = bytearray(_encoded("TIFF"))
     first = int.from_bytes(tiff[4:8], "little")
     count = int.from_bytes(tiff[first : first + 2], "little")
-    own = tiff[first + 2 : first + 2 + 12 * count]
+    original_entries = tiff[first + 2 : first + 2 + 12 * count]
     more = min(size // 24, 60_000)
     entries = b"".join(
         struct.pack("<HHII", 40_000 + n % 20_000, 7, size // 2, 0) for n in range(more)
     )
     tiff[4:8] = struct.pack("<I", len(tiff))
-    directory = struct.pack("<H", count + more) + own + entries + bytes(4)
+    directory = struct.pack("<H", count + more) + original_entries + entries + bytes(4)
     return bytes(tiff) + directory + bytes(size // 2)
 
 
@@ -354,8 +354,8 @@ def tiff_of_many_pixels(random, size):
     tags += [(278, 4, [rows]), (274, 3, [int(random.integers(1, 9))])]
     sizes = [len(whole)] * (strips - 1) + [len(rest)]
     start = len(_tiff([*tags, (273, 4, sizes), (279, 4, sizes)]))
-    places = [start] * (strips - 1) + [start + len(whole)]
-    tags += [(273, 4, places), (279, 4, sizes)]
+    offsets = [start] * (strips - 1) + [start + len(whole)]
+    tags += [(273, 4, offsets), (279, 4, sizes)]
     return _tiff(tags, whole + rest + bytes(20_000))
 
 
@@ -486,9 +486,9 @@ def _avif(items, references=(), sides=(64, 64), cell=None):
 
     def meta(start):
         starts = itertools.accumulate(map(len, contents), initial=start)
-        places = dict(zip(contents, starts, strict=False))
+        offsets = dict(zip(contents, starts, strict=False))
         table = b"".join(
-            struct.pack(">HHHII", n, 0, 1, places[content], len(content))
+            struct.pack(">HHHII", n, 0, 1, offsets[content], len(content))
             for n, (_, content) in enumerate(items, 1)
         )
         table = struct.pack(">HH", 0x4400, len(items)) + table
@@ -556,12 +556,12 @@ def avif_of_samples(random, size):
     frames[0].save(file, "AVIF", save_all=True, append_images=frames[1:])
     avif = bytearray(file.getvalue())
     count = int(10 ** random.uniform(3, 9))
-    places = {kind: avif.index(kind) + 8 for kind in (b"stsz", b"stts", b"stsc")}
-    length = avif[places[b"stsz"] + 8 : places[b"stsz"] + 12]
-    avif[places[b"stsz"] : places[b"stsz"] + 8] = length + struct.pack(">I", count)
-    where = places[b"stts"] + 4
+    offsets = {kind: avif.index(kind) + 8 for kind in (b"stsz", b"stts", b"stsc")}
+    length = avif[offsets[b"stsz"] + 8 : offsets[b"stsz"] + 12]
+    avif[offsets[b"stsz"] : offsets[b"stsz"] + 8] = length + struct.pack(">I", count)
+    where = offsets[b"stts"] + 4
     avif[where : where + 4] = struct.pack(">I", count)
-    where = places[b"stsc"] + 8
+    where = offsets[b"stsc"] + 8
     avif[where : where + 4] = struct.pack(">I", count)
     return bytes(avif)
 
@@ -857,8 +857,8 @@ def main():
                 counts.update([kind, *["violations"] * is_wrong])
                 peak, longest = max(peak, megabytes), max(longest, seconds)
                 if options.verbose or is_wrong:
-                    found = f"{name}: {megabytes:.0f} MB, {seconds:.1f} s, {outcome}"
-                    print(found, file=sys.stderr, flush=True)
+                    line = f"{name}: {megabytes:.0f} MB, {seconds:.1f} s, {outcome}"
+                    print(line, file=sys.stderr, flush=True)
             total.update(counts)
             print(
                 f"| {name} | {counts['read']} | {counts['refused']} | {peak:.0f} MB | "

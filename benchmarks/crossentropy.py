@@ -52,8 +52,8 @@ def build_step(name):
         return total, *tape.gradient(total, tensors)
 
     def step():
-        for found in both(*tensors):
-            tf.reshape(found, (-1,))[:1].numpy()
+        for output in both(*tensors):
+            tf.reshape(output, (-1,))[:1].numpy()
 
     return step
 
@@ -64,11 +64,13 @@ def main():
     print(f"{TOKENS} tokens, depth {DEPTH}, {WORDS} words, {workers.CORES} cores\n")
     print("| loss | time | time / ours | memory |")
     print("|---|---:|---:|---:|")
-    found = workers.take_turns(__file__, CANDIDATES, arguments.rounds, arguments.steps)
-    times = {name: statistics.median(x.times) for name, x in found.items()}
+    results = workers.take_turns(
+        __file__, CANDIDATES, arguments.rounds, arguments.steps
+    )
+    times = {name: statistics.median(x.times) for name, x in results.items()}
     for name, time in times.items():
         ratio = time / times[CANDIDATES[0]]
-        memory = f"{found[name].memory / 2**20:.0f} MiB"
+        memory = f"{results[name].memory / 2**20:.0f} MiB"
         print(f"| {name} | {1000 * time:.0f} ms | {ratio:.2f} | {memory} |")
 
 

@@ -419,12 +419,12 @@ class Echo:
         return [self._one(sentence) for sentence in sentences]
 
     def _one(self, sentence):
-        words = found = sentence.split()
+        words = shuffled = sentence.split()
         weights = np.eye(len(words))
         if self.random is not None:
-            found = [words[i] for i in self.random.permutation(len(words))]
+            shuffled = [words[i] for i in self.random.permutation(len(words))]
             weights = self.random.dirichlet([0.1] * len(words), len(words))
-        result = types.SimpleNamespace(text=" ".join(found), words=found)
+        result = types.SimpleNamespace(text=" ".join(shuffled), words=shuffled)
         result.source_words, result.weights = words, weights
         result.cut, result.unsure, result.mean_log_probability = False, False, 0.0
         return result
@@ -434,15 +434,15 @@ class Remembering:
     """A model that translates every sentence once, since mutated files repeat them."""
 
     def __init__(self, model):
-        self._model, self._found = model, {}
+        self._model, self._translations = model, {}
         self.token_count, self.max_length = model.token_count, model.max_length
 
     def translate(self, sentences, *, split):
-        missing = [x for x in dict.fromkeys(sentences) if x not in self._found]
+        missing = [x for x in dict.fromkeys(sentences) if x not in self._translations]
         if missing:
-            found = self._model.translate(missing, split=split)
-            self._found.update(zip(missing, found, strict=True))
-        return [self._found[x] for x in sentences]
+            translations = self._model.translate(missing, split=split)
+            self._translations.update(zip(missing, translations, strict=True))
+        return [self._translations[x] for x in sentences]
 
 
 def is_identical(content, kind):
@@ -452,8 +452,8 @@ def is_identical(content, kind):
 
     text, encoding = decoded(content, "file")
     kind = own_format(text, kind)
-    found = markup.translate_file(Echo(), text, kind).text
-    return encoded(found, encoding, references=kind == "html") == content
+    translated = markup.translate_file(Echo(), text, kind).text
+    return encoded(translated, encoding, references=kind == "html") == content
 
 
 def failures(content, kind, translator):
@@ -464,19 +464,19 @@ def failures(content, kind, translator):
 
     text, encoding = decoded(content, "file")
     kind = own_format(text, kind)
-    found = markup.translate_file(translator, text, kind).text
-    encoded(found, encoding, references=kind == "html")
+    translated = markup.translate_file(translator, text, kind).text
+    encoded(translated, encoding, references=kind == "html")
     wrong = []
-    if not _keeps_the_rest(text, found, kind):
+    if not _keeps_the_rest(text, translated, kind):
         wrong.append("characters outside of runs")
-    if _tags(text, kind) != _tags(found, kind):
+    if _tags(text, kind) != _tags(translated, kind):
         wrong.append("tags")
-    if kind == "html" and is_xml(text) and not is_xml(found):
+    if kind == "html" and is_xml(text) and not is_xml(translated):
         wrong.append("well-formed XML")
     return wrong
 
 
-def _keeps_the_rest(text, found, kind):
+def _keeps_the_rest(text, translated, kind):
     """Return whether a translation has the stretches between the runs, in order."""
     place, end = 0, 0
     for run in sorted(runs_of(text, kind), key=lambda x: (x.start, -x.end)):
@@ -484,11 +484,11 @@ def _keeps_the_rest(text, found, kind):
             # It is inside of a unit.
             continue
         stretch = text[end : run.start]
-        begin = found.find(stretch, place) if end else 0
-        if begin < 0 or found[begin : begin + len(stretch)] != stretch:
+        begin = translated.find(stretch, place) if end else 0
+        if begin < 0 or translated[begin : begin + len(stretch)] != stretch:
             return False
         place, end = begin + len(stretch), run.end
-    return found.endswith(text[end:])
+    return translated.endswith(text[end:])
 
 
 def _tags(text, kind):
@@ -519,14 +519,14 @@ def _names(tag):
 
 def _files(folder):
     """Return the texts of the pages and of the subtitles of a folder."""
-    found = ({}, {})
+    texts = ({}, {})
     for path in sorted(Path(folder).rglob("*")):
         suffix = path.suffix.lower()
         is_page = suffix in (".html", ".htm", ".xhtml")
         if path.is_file() and (is_page or suffix in (".srt", ".vtt", ".ass")):
             text = path.read_text("utf-8", "surrogateescape")
-            found[not is_page][str(path)] = text
-    return found
+            texts[not is_page][str(path)] = text
+    return texts
 
 
 def main():

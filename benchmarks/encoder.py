@@ -34,8 +34,8 @@ def build_step(name):
         run = tf.function(passes(case, whose), jit_compile=mode == "XLA")
 
     def step():
-        for found in run():
-            found[..., :1].numpy()
+        for output in run():
+            output[..., :1].numpy()
 
     return step
 
@@ -72,8 +72,8 @@ def passes(case, whose):
     def both():
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            found = encode(inputs, mask=mask)
-        return tape.gradient(found, [inputs, *variables], upstream)
+            outputs = encode(inputs, mask=mask)
+        return tape.gradient(outputs, [inputs, *variables], upstream)
 
     return both
 
@@ -102,28 +102,28 @@ def matrix_products(width):
     ]
 
     def run():
-        found = []
+        results = []
         for x in directions:
-            found.append(tf.matmul(x["inputs"], x["kernel"]))
-            found.append(tf.matmul(x["sums"], x["kernel"], transpose_b=True))
-            found.append(tf.matmul(x["inputs"], x["sums"], transpose_a=True))
-            found.append(tf.matmul(x["states"], x["sums"], transpose_a=True))
+            results.append(tf.matmul(x["inputs"], x["kernel"]))
+            results.append(tf.matmul(x["sums"], x["kernel"], transpose_b=True))
+            results.append(tf.matmul(x["inputs"], x["sums"], transpose_a=True))
+            results.append(tf.matmul(x["states"], x["sums"], transpose_a=True))
 
             def step(t, state, sums, x=x):
                 products = tf.matmul(state, x["recurrent"])
                 return t + 1, tf.matmul(sums, x["transposed"]), products
 
             first = x["states"][:BATCH], x["sums"][:BATCH]
-            found += tf.while_loop(lambda t, *_: t < STEPS, step, (0, *first))[1:]
-        return found
+            results += tf.while_loop(lambda t, *_: t < STEPS, step, (0, *first))[1:]
+        return results
 
     return run
 
 
 def report(case, mode, rounds, steps):
     names = [f"{case}|{whose}|{mode}" for whose in (OURS, PEER, PRODUCTS)]
-    found = workers.take_turns(__file__, names, rounds, steps)
-    times = [1000 * statistics.median(found[name].times) for name in names]
+    results = workers.take_turns(__file__, names, rounds, steps)
+    times = [1000 * statistics.median(results[name].times) for name in names]
     cells = [case, mode, *(f"{time:.0f} ms" for time in times)]
     cells += [f"{times[1] / times[0]:.2f}", f"{times[0] / times[2]:.2f}"]
     print(f"| {' | '.join(cells)} |", flush=True)

@@ -51,8 +51,8 @@ def clients(count, seconds):
         served = tf.saved_model.load(str(Path(folder) / "served"))
 
         def captions(size):
-            found = served.serve(tf.constant([content] * size))["caption"].numpy()
-            return [text.decode() for text in found]
+            encoded = served.serve(tf.constant([content] * size))["caption"].numpy()
+            return [text.decode() for text in encoded]
 
         calls = {
             "LiteRT": lambda size: [lite.caption(content).text] * size,
@@ -217,20 +217,28 @@ def commands(folder):
 
     Trainings come first, since the other commands use their models.
     """
-    found = {}
+    by_title = {}
     for program, training in trainings(folder).items():
-        found[f"{program} train"] = program, [*training, "--output"], f"{program}-model"
+        by_title[f"{program} train"] = (
+            program,
+            [*training, "--output"],
+            f"{program}-model",
+        )
         model = ["--model", folder / "undisturbed" / f"{program}-model" / "model"]
-        found[f"{program} export to LiteRT"] = program, ["export", *model], "a.tflite"
-        found[f"{program} export"] = program, ["export", *model], "served"
+        by_title[f"{program} export to LiteRT"] = (
+            program,
+            ["export", *model],
+            "a.tflite",
+        )
+        by_title[f"{program} export"] = program, ["export", *model], "served"
     corpus = ["--data", folder / "corpus", "--pair", "en-fr"]
     evaluate = ["evaluate", *corpus, *model, "--runtime", "keras"]
-    found["nmt evaluate"] = "nmt", evaluate, None
+    by_title["nmt evaluate"] = "nmt", evaluate, None
     calibrate = ["calibrate", *corpus, "--split", "train", "--model"]
-    found["nmt calibrate"] = "nmt", calibrate, "calibrated"
+    by_title["nmt calibrate"] = "nmt", calibrate, "calibrated"
     translate = ["translate", "--input", folder / "corpus" / "train.en", *model]
-    found["nmt translate"] = "nmt", [*translate, "--output"], "out.fr"
-    return found
+    by_title["nmt translate"] = "nmt", [*translate, "--output"], "out.fr"
+    return by_title
 
 
 def interruptions(count, seed):
@@ -258,7 +266,7 @@ def interruptions(count, seed):
                     line = program, [*arguments, *path]
                     fault = _interrupt(random, line, times[title])
                     code, _, output, error = interrupted(*line)
-                    found = _content(Path(place), written, output)
+                    content = _content(Path(place), written, output)
                     left = [str(x) for x in Path(place).rglob(".part-*")]
                     left += [str(x) for x in Path(place).rglob(".old-*")]
                 if fault or code or left:
@@ -266,7 +274,7 @@ def interruptions(count, seed):
                     print(f"{title}: {fault}{error}{left}", file=sys.stderr)
                 else:
                     counts["answered"] += 1
-                    counts["changed"] += found != expected[title]
+                    counts["changed"] += content != expected[title]
             report(title, counts, tried)
 
 
@@ -363,18 +371,20 @@ def glossaries(count, seed):
             for _ in range(random.integers(1, 10))
         ]
         try:
-            found = translator.translate(sentences, glossary=glossary, beam_size=3)
+            translations = translator.translate(
+                sentences, glossary=glossary, beam_size=3
+            )
         except Exception:
             traceback.print_exc()
             counts["tracebacks"] += 1
             continue
         missing = [
             phrase
-            for sentence, one in zip(sentences, found, strict=True)
+            for sentence, translation in zip(sentences, translations, strict=True)
             for word, phrase in glossary.items()
             if word in sentence.split()
-            and phrase not in one.text
-            and phrase not in one.omitted
+            and phrase not in translation.text
+            and phrase not in translation.omitted
         ]
         counts["changed" if missing else "answered"] += 1
     report("glossaries", counts, count)

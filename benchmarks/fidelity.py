@@ -363,13 +363,13 @@ def pairs_of(text):
 
 def examples(count, rng):
     """Return kinds, English and German sentences, and what each must contain."""
-    found = []
+    rows = []
     for number in range(count):
         for kind, (draw, group) in KINDS.items():
             pairs = pairs_of(SENTENCES[group])
             english, german = pairs[number % len(pairs)]
             texts = draw(rng)
-            found.append(
+            rows.append(
                 (kind, english.format(texts[0]), german.format(texts[1]), [texts])
             )
     names = sorted(KINDS, key=len, reverse=True)
@@ -377,14 +377,14 @@ def examples(count, rng):
     for english, german in pairs_of(SEVERAL) * max(count // 2, 1):
         drawn = {part: KINDS[part[1:-1]][0](rng) for part in pattern.findall(english)}
         sides = [
-            pattern.sub(lambda match, own=own: own[match[0]], text)
-            for text, own in (
+            pattern.sub(lambda match, spelled=spelled: spelled[match[0]], text)
+            for text, spelled in (
                 (english, {part: x for part, (x, _) in drawn.items()}),
                 (german, {part: x for part, (_, x) in drawn.items()}),
             )
         ]
-        found.append(("several", *sides, list(drawn.values())))
-    return found
+        rows.append(("several", *sides, list(drawn.values())))
+    return rows
 
 
 def is_kept(translation, texts):
@@ -406,17 +406,24 @@ def fidelity(names, runtime, count, seed, shown):
         translator = RUNTIMES.load(model, RuntimeConfig(runtime), search={})
         translators[pair] = translator
         side = pair == "de-en"
-        found = examples(count, random.Random(seed))
-        translations = translator.translate([x[1 + side] for x in found])
-        for (kind, english, german, texts), one in zip(
-            found, translations, strict=True
+        rows = examples(count, random.Random(seed))
+        translations = translator.translate([x[1 + side] for x in rows])
+        for (kind, english, german, texts), translation in zip(
+            rows, translations, strict=True
         ):
             wanted = [x[1 - side] for x in texts]
-            column = 0 if is_kept(one.text, wanted) else 1 if one.unsure else 2
+            column = (
+                0
+                if is_kept(translation.text, wanted)
+                else 1
+                if translation.unsure
+                else 2
+            )
             table.setdefault(kind, [0, 0, 0])[column] += 1
             if column and shown:
                 print(
-                    f"{(german if side else english)!r} -> {one.text!r}, not {wanted}"
+                    f"{(german if side else english)!r} -> {translation.text!r}, "
+                    f"not {wanted}"
                 )
     print(f"{'kind':20} {'kept':>6} {'marked':>7} {'silent':>7}")
     total = [sum(column) for column in zip(*table.values(), strict=True)]
@@ -441,10 +448,10 @@ def compare_speed(translator, baseline, data, pair, rounds=5):
     source = read_lines(find_files(data, pair, VALIDATION_NAMES)[0])[:100]
     times = {translator: [], baseline: []}
     for _ in range(rounds):
-        for one, seconds in times.items():
+        for model, seconds in times.items():
             begin = time.perf_counter()
             for sentence in source:
-                one.translate(sentence, split=False)
+                model.translate(sentence, split=False)
             seconds.append(time.perf_counter() - begin)
     ratios = [x / y for x, y in zip(*times.values(), strict=True)]
     print(

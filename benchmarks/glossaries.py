@@ -67,12 +67,12 @@ def glossaries(data, model, seed, count):
     sentences, references = ([side[i] for i in chosen] for side in (source, target))
     translator = Translator.from_preset(model)
     plain = translator.translate(sentences, split=False)
-    found = translator.translate(sentences, split=False, glossary=glossary)
+    translated = translator.translate(sentences, split=False, glossary=glossary)
     replaced = sum(
-        is_replaced(glossary, *pair) for pair in zip(plain, found, strict=True)
+        is_replaced(glossary, *pair) for pair in zip(plain, translated, strict=True)
     )
     print(f"{100 * replaced / count:.1f} % of the terms replace their word")
-    for name, translations in (("without", plain), ("with", found)):
+    for name, translations in (("without", plain), ("with", translated)):
         texts = [translation.text for translation in translations]
         scores, _ = translation_scores(texts, references)
         print(f"BLEU {scores['bleu-lc']:.2f} {name} the glossary, lower-cased")
@@ -82,7 +82,7 @@ def words(text):
     return re.findall(r"\w+", text)
 
 
-def is_replaced(glossary, plain, found):
+def is_replaced(glossary, plain, translated):
     """Return whether a translation has its term once, in place of the model's own word.
 
     The own word is that of the plain translation which is aligned with the source of
@@ -94,10 +94,12 @@ def is_replaced(glossary, plain, found):
         for word in words(text.lower())
         if word in glossary
     ]
-    before, after = words(plain.text), words(found.text)
+    before, after = words(plain.text), words(translated.text)
     (aligned,) = aligned_words(plain.weights, {place})
-    own = words(plain.words[aligned])
-    is_gone = own == [term] or all(after.count(x) < before.count(x) for x in own)
+    replaced = words(plain.words[aligned])
+    is_gone = replaced == [term] or all(
+        after.count(x) < before.count(x) for x in replaced
+    )
     return after.count(term) == 1 and is_gone
 
 

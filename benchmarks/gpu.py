@@ -119,8 +119,8 @@ class Keras:
             compiled = self.compilers[compiler](function)
 
             def step():
-                for found in keras.tree.flatten(compiled(*tensors)):
-                    wait(found)
+                for output in keras.tree.flatten(compiled(*tensors)):
+                    wait(output)
 
             return step
 
@@ -135,9 +135,9 @@ class Keras:
             def both(*inputs):
                 with tf.GradientTape() as tape:
                     tape.watch(inputs)
-                    found = model(list(inputs))
+                    outputs = model(list(inputs))
                 weights = [weight.value for weight in model.trainable_weights]
-                return tape.gradient(found, [*inputs, *weights], upstream)
+                return tape.gradient(outputs, [*inputs, *weights], upstream)
 
         elif self.backend == "jax":
             import jax
@@ -146,8 +146,8 @@ class Keras:
             others = [x.value for x in model.non_trainable_variables]
 
             def product(inputs, weights):
-                found, _ = model.stateless_call(weights, others, list(inputs))
-                return (found * upstream).astype("float32").sum()
+                outputs, _ = model.stateless_call(weights, others, list(inputs))
+                return (outputs * upstream).astype("float32").sum()
 
             def both(*inputs):
                 return jax.grad(product, argnums=(0, 1))(inputs, trained)
@@ -158,8 +158,8 @@ class Keras:
             def both(*inputs):
                 inputs = [x.detach().requires_grad_() for x in inputs]
                 weights = [weight.value for weight in model.trainable_weights]
-                found = model(inputs)
-                return torch.autograd.grad(found, [*inputs, *weights], upstream)
+                outputs = model(inputs)
+                return torch.autograd.grad(outputs, [*inputs, *weights], upstream)
 
         return both
 
@@ -254,10 +254,10 @@ class Keras:
 def tensorflow_gpu():
     import tensorflow as tf
 
-    found = tf.config.list_physical_devices("GPU")
-    if not found:
+    devices = tf.config.list_physical_devices("GPU")
+    if not devices:
         return None
-    details = tf.config.experimental.get_device_details(found[0])
+    details = tf.config.experimental.get_device_details(devices[0])
     return details.get("device_name", "GPU")
 
 
@@ -274,20 +274,20 @@ def torch_gpu():
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
-def wait(found):
+def wait(tensor):
     """Wait until a tensor has been computed."""
-    if hasattr(found, "block_until_ready"):
-        found.block_until_ready()
-    elif hasattr(found, "is_cuda"):
-        if found.is_cuda:
+    if hasattr(tensor, "block_until_ready"):
+        tensor.block_until_ready()
+    elif hasattr(tensor, "is_cuda"):
+        if tensor.is_cuda:
             import torch
 
             torch.cuda.synchronize()
-    elif found is not None:
+    elif tensor is not None:
         # Copies one number from the device.
         import tensorflow as tf
 
-        tf.reshape(tf.convert_to_tensor(found), (-1,))[:1].numpy()
+        tf.reshape(tf.convert_to_tensor(tensor), (-1,))[:1].numpy()
 
 
 def our_additive(query, value):
@@ -392,9 +392,11 @@ class PyTorch:
 
         def both():
             inputs = [x.detach().requires_grad_() for x in tensors]
-            found = module(*inputs)
+            outputs = module(*inputs)
             wait(
-                torch.autograd.grad(found, [*inputs, *module.parameters()], upstream)[0]
+                torch.autograd.grad(outputs, [*inputs, *module.parameters()], upstream)[
+                    0
+                ]
             )
 
         @torch.no_grad()
@@ -511,8 +513,8 @@ class PyTorch:
                 logits = readout(state)
                 logits[:, 1] = -1e9
                 log_probs = torch.log_softmax(logits.float(), dim=1)
-                found = scores[:, :, None] + log_probs.view(batch, beam, VOCABULARY)
-                scores, best = found.flatten(1).topk(beam)
+                totals = scores[:, :, None] + log_probs.view(batch, beam, VOCABULARY)
+                scores, best = totals.flatten(1).topk(beam)
                 rows = (first + best // VOCABULARY).flatten()
                 chosen = (best % VOCABULARY).flatten()[:, None]
                 words = torch.cat([words[rows], chosen], dim=1)
@@ -529,8 +531,8 @@ class PyTorch:
 def work(backend, cases, precisions, rounds, steps):
     """Time all cases on a backend, and print a line of JSON for each result."""
 
-    def print_result(**found):
-        print(json.dumps(found), flush=True)
+    def print_result(**fields):
+        print(json.dumps(fields), flush=True)
 
     machine = PyTorch() if backend == PYTORCH else Keras()
     print_result(device=machine.device)
@@ -595,7 +597,7 @@ def results_of(backend, arguments, seconds):
             yield {"error": "".join(errors.read().splitlines()[-1:])}
 
 
-def table(rows, precisions, backends, found):
+def table(rows, precisions, backends, milliseconds):
     """Print the times of all rows."""
     columns = []
     for backend in backends:
@@ -606,7 +608,7 @@ def table(rows, precisions, backends, found):
     print(f"|---|---|{'---:|' * len(columns)}")
     for row in rows:
         for precision in precisions:
-            times = (found.get((row, precision, *column)) for column in columns)
+            times = (milliseconds.get((row, precision, *column)) for column in columns)
             cells = ["" if time is None else f"{time:.2f}" for time in times]
             print(f"| {row} | {precision} | {' | '.join(cells)} |")
 
@@ -635,7 +637,7 @@ def main():
         print(f"{backend}: not installed, left out")
     end = time.monotonic() + 60 * arguments.minutes
     rows = [row for case in arguments.cases for row in rows_of(case)]
-    found, notes = {}, []
+    milliseconds, notes = {}, []
     for number, backend in enumerate(backends):
         seconds = (end - time.monotonic()) / (len(backends) - number)
         due = {(row, x) for row in rows for x in arguments.precisions}
@@ -650,10 +652,10 @@ def main():
                 place = [backend, *where, result.get("whose")]
                 notes.append(f"{', '.join(filter(None, place))}: {result['error']}")
             else:
-                found[*where, backend, result["whose"]] = result["milliseconds"]
+                milliseconds[*where, backend, result["whose"]] = result["milliseconds"]
         notes += [f"{backend}, {row}, {x}: not run" for row, x in sorted(due)]
     print()
-    table(rows, arguments.precisions, backends, found)
+    table(rows, arguments.precisions, backends, milliseconds)
     for note in notes:
         print(f"\n{note}", end="")
     print()

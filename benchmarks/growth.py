@@ -49,8 +49,8 @@ def build_step(name):
     run = build(*sizes) if build else attention(kind, *sizes)
 
     def step():
-        for found in tf.nest.flatten(run()):
-            tf.reshape(found, (-1,))[:1].numpy()
+        for output in tf.nest.flatten(run()):
+            tf.reshape(output, (-1,))[:1].numpy()
 
     return step
 
@@ -63,8 +63,8 @@ def with_gradients(function, tensors):
     def both():
         with tf.GradientTape() as tape:
             tape.watch(tensors)
-            found = function(*tensors)
-        return found, tape.gradient(found, tensors)
+            outputs = function(*tensors)
+        return outputs, tape.gradient(outputs, tensors)
 
     return both
 
@@ -160,9 +160,9 @@ def main():
     print("|---|---|---:|---|---:|")
     for case in arguments.cases:
         names = [f"{case}|{factor}" for factor in FACTORS]
-        found = workers.take_turns(__file__, names, arguments.rounds, arguments.steps)
-        times = [1000 * statistics.median(found[name].times) for name in names]
-        memory = [found[name].memory / 2**20 for name in names]
+        results = workers.take_turns(__file__, names, arguments.rounds, arguments.steps)
+        times = [1000 * statistics.median(results[name].times) for name in names]
+        memory = [results[name].memory / 2**20 for name in names]
         cells = [case]
         for values, digits in (times, 1), (memory, 0):
             cells.append(", ".join(f"{x:,.{digits}f}" for x in values))

@@ -142,8 +142,8 @@ def cases() -> dict[str, Case]:
     call = {**masks, **flags}
     key = {"key": tensor(BATCH, POSITIONS, DEPTH), **call}
     words = {"value": tensor(BATCH, POSITIONS, VALUE_DEPTH)}
-    own = {"mask": masks["query_mask"], "return_attention_scores": True}
-    found = {
+    self_options = {"mask": masks["query_mask"], "return_attention_scores": True}
+    by_name = {
         "AdditiveAttention": _layer(ka.AdditiveAttention, units=4, more=key),
         "LuongAttention": _layer(ka.LuongAttention, more=key),
         "LuongAttention, concat": _layer(ka.LuongAttention, score="concat", units=4),
@@ -167,7 +167,7 @@ def cases() -> dict[str, Case]:
         "SelfAttention": Case(
             ka.SelfAttention,
             {"num_heads": 2, "key_dim": 4},
-            {"query": tensor(BATCH, QUERIES, DEPTH), **own},
+            {"query": tensor(BATCH, QUERIES, DEPTH), **self_options},
             _names(ka.SelfAttention.__init__),
         ),
         "SelfAttention, axes": Case(
@@ -230,7 +230,7 @@ def cases() -> dict[str, Case]:
         ),
     }
     for kind in (ka.LayerNormGRUCell, ka.LayerNormLSTMCell):
-        found[kind.__name__] = _cell(kind)
+        by_name[kind.__name__] = _cell(kind)
     parts = {
         "score": (ka.AdditiveScore, ka.DotScore, ka.GeneralScore, ka.LocationScore),
         "weighting": (
@@ -245,9 +245,9 @@ def cases() -> dict[str, Case]:
     }
     for role, kinds in parts.items():
         for kind in kinds:
-            found[kind.__name__] = _part(role, kind)
-    found |= _decoders(words, masks)
-    return found | _losses(masks) | _searches()
+            by_name[kind.__name__] = _part(role, kind)
+    by_name |= _decoders(words, masks)
+    return by_name | _losses(masks) | _searches()
 
 
 def _cell(kind):
@@ -348,15 +348,15 @@ def _losses(masks):
     weights = np.full((BATCH, QUERIES, POSITIONS), 0.2, "float32")
     masked = {"mask": masks["query_mask"]}
 
-    def function(one, *fixed):
-        return lambda **options: lambda **tensors: one(**tensors, **options)
+    def function(loss, *fixed):
+        return lambda **options: lambda **tensors: loss(**tensors, **options)
 
     def positional(kind):
         # The arguments of a loss are positional in Keras.
         return lambda **options: lambda **x: kind(**options)(*x.values())
 
     smoothed = {"label_smoothing": 0.1}
-    found = {
+    by_name = {
         "sequence_crossentropy": (
             {"token_ids": ids, "logits": logits, **masked},
             smoothed,
@@ -382,15 +382,15 @@ def _losses(masks):
         "coverage_loss": ({"weights": weights, **masked}, {}),
         "doubly_stochastic_penalty": ({"weights": weights, **masked}, {}),
     }
-    found = {
+    by_name = {
         name: Case(function(getattr(ka, name)), options, tensors)
-        for name, (tensors, options) in found.items()
+        for name, (tensors, options) in by_name.items()
     }
     for kind in (ka.SequenceCrossentropy, ka.PointerCrossentropy):
-        found[kind.__name__] = Case(
+        by_name[kind.__name__] = Case(
             positional(kind), {"pad": 0, **smoothed}, {"y_true": ids, "y_pred": logits}
         )
-    return found
+    return by_name
 
 
 def _shares(logits):
@@ -426,7 +426,7 @@ def _searches():
     sampled = {"samples": 2, "temperature": 1.0, "top_k": 3, "top_p": 0.9}
     sampled |= {"min_p": 0.1, "seed": 1}
     contrastive = {"top_k": 2, "degeneration_penalty": 0.6}
-    found = {
+    by_name = {
         "beam_search": Case(function(ka.beam_search), {**common, **beam}, state),
         "greedy_search": Case(function(ka.greedy_search), common, state),
         "sample_search": Case(function(ka.sample_search), {**common, **sampled}, state),
@@ -453,8 +453,8 @@ def _searches():
                 step, **tensors, **short, constraints=[constraint]
             )
 
-        found[kind.__name__] = Case(make, options, state, _names(kind.__init__))
-    return found
+        by_name[kind.__name__] = Case(make, options, state, _names(kind.__init__))
+    return by_name
 
 
 def inputs(random):

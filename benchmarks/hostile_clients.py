@@ -182,15 +182,15 @@ def honest(case, number):
         try:
             connection.request("POST", work.path, body, headers)
             response = connection.getresponse()
-            found = json.loads(response.read())
+            answer = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
             connection.close()
             if server.is_ending and isinstance(error, ConnectionRefusedError):
                 return
             case.fault(f"honest: {type(error).__name__}")
             continue
-        if response.status != 200 or work.result(found) != expected:
-            case.fault(f"honest: {response.status} {str(found)[:80]}")
+        if response.status != 200 or work.result(answer) != expected:
+            case.fault(f"honest: {response.status} {str(answer)[:80]}")
         last = time.perf_counter()
         case.seconds.append(last - begin)
 
@@ -265,9 +265,9 @@ def keys(case, number):
 def odd(case, number):
     key = case.server.keys[HONEST + 1 + number % 5]
     for headers, body, check in case.work.odd(number):
-        found = post(case, key, headers, body, (200, 400, 413, 415, 503))
-        if found and "error" not in found and not check(found):
-            case.fault(f"odd: {str(found)[:80]}")
+        answer = post(case, key, headers, body, (200, 400, 413, 415, 503))
+        if answer and "error" not in answer and not check(answer):
+            case.fault(f"odd: {str(answer)[:80]}")
         if case.ends.is_set():
             return
 
@@ -299,8 +299,8 @@ def slow(case, number):
 def flood(case, number):
     headers, body, _ = case.work.ordinary[number % len(case.work.ordinary)]
     key = case.server.keys[HONEST + 8]
-    found = post(case, key, headers, body, (200, 503))
-    if found and "error" in found:
+    answer = post(case, key, headers, body, (200, 503))
+    if answer and "error" in answer:
         time.sleep(0.2)
 
 
@@ -346,14 +346,14 @@ class Translations:
             kind = ("text", "html")[(number + i) % 2]
             body = self._body([ordinary, text, ordinary], format=kind)
 
-            def check(found, ordinary=ordinary):
-                first, _, last = found["translatedText"]
+            def check(answer, ordinary=ordinary):
+                first, _, last = answer["translatedText"]
                 expected = self.expected(ordinary)
                 return first == last == expected
 
             yield self._json, body, check
         for body in ODD_BODIES:
-            yield self._json, body, lambda found: False
+            yield self._json, body, lambda answer: False
 
     def expected(self, sentence):
         return self.ordinary[SENTENCES.index(sentence)][2]
@@ -401,11 +401,11 @@ class Captions:
     def odd(self, number):
         for i, body in enumerate(self._odd):
             headers, content, expected = self.ordinary[(number + i) % 8]
-            yield self._type("jpeg"), body, lambda found: isinstance(found, dict)
+            yield self._type("jpeg"), body, lambda answer: isinstance(answer, dict)
             yield (
                 headers,
                 content,
-                lambda found, expected=expected: found["caption"] == expected,
+                lambda answer, expected=expected: answer["caption"] == expected,
             )
 
 

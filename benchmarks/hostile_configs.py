@@ -132,8 +132,8 @@ def mutated(random, content):
     content = copy.deepcopy(content)
     how = []
     for _ in range(int(random.choice([1, 1, 1, 2, 5]))):
-        places = list(_places(content))
-        path, place, key = places[random.integers(len(places))]
+        entries = list(_places(content))
+        path, place, key = entries[random.integers(len(entries))]
         kind = random.random()
         if kind < 0.1:
             del place[key]

@@ -257,7 +257,9 @@ class Pages:
 
     def _file(self, program, client, config, file):
         """Send a file to every event and endpoint that takes one, and to a route."""
-        kinds = {one["id"]: one["type"] for one in config["components"]}
+        kinds = {
+            component["id"]: component["type"] for component in config["components"]
+        }
         answers = []
         for event in config["dependencies"]:
             inputs = [kinds[x] for x in event["inputs"]]

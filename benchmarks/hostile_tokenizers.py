@@ -91,9 +91,9 @@ def _with_table(random, fields):
 
 
 def _with_pieces(random, fields):
-    places = [n for n, (number, _) in enumerate(fields) if number == PIECE]
+    indices = [n for n, (number, _) in enumerate(fields) if number == PIECE]
     count = int(random.choice([1, 10, 300]))
-    for place in random.choice(places, count, replace=False):
+    for place in random.choice(indices, count, replace=False):
         inner = dict(decoded(fields[place][1]))
         what = random.integers(4)
         if what == 0:

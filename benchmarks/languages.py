@@ -27,9 +27,9 @@ def languages(folder, codes):
     correct, count = 0, 0
     for code in codes:
         sentences = (folder / f"val.{code}").read_text("utf-8").splitlines()
-        found = sum(detect(x)[0]["language"] == code for x in sentences)
-        print(f"{code}: {100 * found / len(sentences):.1f} % of {len(sentences)}")
-        correct += found
+        detected = sum(detect(x)[0]["language"] == code for x in sentences)
+        print(f"{code}: {100 * detected / len(sentences):.1f} % of {len(sentences)}")
+        correct += detected
         count += len(sentences)
     print(f"all: {100 * correct / count:.2f} % of {count}")
 

@@ -137,17 +137,17 @@ def build_step(name):
     def both(*tensors):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
-            found = look(*tensors)
-        return tape.gradient(found, [*tensors, *variables], upstream)
+            output = look(*tensors)
+        return tape.gradient(output, [*tensors, *variables], upstream)
 
     run = both if passes == "both" else look
     if mode != "eager":
         run = tf.function(run, jit_compile=mode == "XLA")
 
     def step():
-        for found in tf.nest.flatten(run(*tensors)):
-            if found is not None:
-                tf.convert_to_tensor(found)[..., :1].numpy()
+        for output in tf.nest.flatten(run(*tensors)):
+            if output is not None:
+                tf.convert_to_tensor(output)[..., :1].numpy()
 
     return step
 
@@ -161,9 +161,9 @@ def report(case, lengths, rounds, steps):
                 f"{case}|{queries}|{positions}|{whose}|{mode}|{passes}"
                 for whose in ((OURS,) if only_ours else (OURS, PEER))
             ]
-            found = workers.take_turns(__file__, names, rounds, steps)
-            times = [1000 * statistics.median(found[name].times) for name in names]
-            memory = [f"{found[name].memory / 2**20:.0f} MiB" for name in names]
+            results = workers.take_turns(__file__, names, rounds, steps)
+            times = [1000 * statistics.median(results[name].times) for name in names]
+            memory = [f"{results[name].memory / 2**20:.0f} MiB" for name in names]
             ratio = "" if only_ours else f"{times[1] / times[0]:.2f}"
             cells = [f"{case}, {queries} x {positions}", mode, passes]
             cells += [f"{time:.1f} ms" for time in times] + [""] * only_ours

@@ -56,19 +56,19 @@ def markup(data, model, split, count, seed):
         rng = random.Random(seed)
         rng.shuffle(sentences)
         # On about half of the places, both directions agree.
-        tagged = [x for x in (_tagged(rng, one) for one in sentences) if x]
+        tagged = [x for x in (_tagged(rng, sentence) for sentence in sentences) if x]
         tagged = tagged[: 3 * count]
         translator = RUNTIMES.load(name, RuntimeConfig(), search={})
         page = "".join(f"<p>{text}</p>\n" for text, _ in tagged)
-        found = _PARAGRAPH.findall(translate_html(translator, page))
-        score(name, training, tagged, list(map(_enclosed, found)), count)
+        paragraphs = _PARAGRAPH.findall(translate_html(translator, page))
+        score(name, training, tagged, list(map(_enclosed, paragraphs)), count)
 
 
 def _lines(path):
     return path.read_text("utf-8").splitlines()
 
 
-def score(name, training, tagged, found, count):
+def score(name, training, tagged, enclosed, count):
     """Print the shares of one model.
 
     Args:
@@ -79,21 +79,21 @@ def score(name, training, tagged, found, count):
         count: Number of tags.
     """
     plain = [html.unescape(_TAG.sub("", text)) for text, _ in tagged]
-    translations = [text for text, _ in found]
+    translations = [text for text, _ in enclosed]
     source = [_words(x) for x in (*training[0], *plain)]
     target = [_words(x) for x in (*training[1], *translations)]
     forward = align(source, target)[-len(plain) :]
     backward = align(target, source)[-len(plain) :]
     exact, close, total = 0, 0, 0
-    for (_, own), (_, enclosed), there, back in zip(
-        tagged, found, forward, backward, strict=True
+    for (_, tagged_words), (_, enclosed_words), there, back in zip(
+        tagged, enclosed, forward, backward, strict=True
     ):
-        right = {j for j, i in enumerate(there) if i in own}
-        others = {j for i, j in enumerate(back) if i in own and j >= 0}
+        right = {j for j, i in enumerate(there) if i in tagged_words}
+        others = {j for i, j in enumerate(back) if i in tagged_words and j >= 0}
         if not right or right != others or max(right) - min(right) >= len(right):
             continue
-        exact += enclosed == right
-        close += len(enclosed ^ right) <= 1
+        exact += enclosed_words == right
+        close += len(enclosed_words ^ right) <= 1
         total += 1
         if total == count:
             break
@@ -127,22 +127,22 @@ def align(source, target):
         parts[3].append(np.repeat(owner + np.arange(m), n + 1))
         owner += m
     ours, theirs, prior, owners = map(np.concatenate, parts)
-    keys, places = np.unique(ours * (theirs.max() + 1) + theirs, return_inverse=True)
+    keys, inverse = np.unique(ours * (theirs.max() + 1) + theirs, return_inverse=True)
     of_keys = keys // (theirs.max() + 1)
     table = np.ones(len(keys))
     for _ in range(ITERATIONS):
-        posterior = prior * table[places]
+        posterior = prior * table[inverse]
         posterior /= np.bincount(owners, posterior)[owners]
-        counts = np.bincount(places, posterior, len(keys))
+        counts = np.bincount(inverse, posterior, len(keys))
         table = counts / np.bincount(of_keys, counts)[of_keys]
-    posterior = prior * table[places]
-    found, begin = [], 0
+    posterior = prior * table[inverse]
+    aligned, begin = [], 0
     for ours, theirs in zip(sources, targets, strict=True):
         end = begin + len(theirs) * (len(ours) + 1)
-        own = posterior[begin:end].reshape(len(theirs), len(ours) + 1)
-        found.append((own.argmax(axis=1) - 1).tolist())
+        weights = posterior[begin:end].reshape(len(theirs), len(ours) + 1)
+        aligned.append((weights.argmax(axis=1) - 1).tolist())
         begin = end
-    return found
+    return aligned
 
 
 def _numbered(sentences):

@@ -169,8 +169,10 @@ def data_sets():
     captions = [(name, text) for name in names for text in texts]
     images = {f"images/{name}": image for name in names}
     parts = {
-        split: "".join(f"{n}\n" for n, s in zip(names, splits, strict=True) if s == own)
-        for split, own in (("train", "train"), ("dev", "val"), ("test", "test"))
+        split: "".join(
+            f"{n}\n" for n, s in zip(names, splits, strict=True) if s == of_name
+        )
+        for split, of_name in (("train", "train"), ("dev", "val"), ("test", "test"))
     }
     boxes = {"dog": [[0.1, 0.2, 0.5, 0.9]]}
     rows = [{"file_name": name, "captions": texts, "boxes": boxes} for name in names]

@@ -219,7 +219,7 @@ def all_mutants():
     from cosmic_ray import plugins
     from cosmic_ray.ast import ast_nodes, get_ast
 
-    found = []
+    mutants = []
     for package in MUTATED:
         for path in sorted(Path("keras_attention", package).rglob("*.py")):
             tree = get_ast(path.read_text())
@@ -233,8 +233,8 @@ def all_mutants():
                     for start, _ in operator().mutation_positions(node)
                 ]
                 for occurrence, (line, _) in enumerate(positions):
-                    found.append(Mutant(str(path), line, name, occurrence))
-    return found
+                    mutants.append(Mutant(str(path), line, name, occurrence))
+    return mutants
 
 
 def mutated_code(mutant):
@@ -364,11 +364,11 @@ def report_survivor(mutant, changed, fate, count):
 
 def report(fates, seconds):
     """Print how many mutants were found."""
-    count, found = fates.total(), fates["found"] + fates["timed out"]
+    count, killed = fates.total(), fates["found"] + fates["timed out"]
     print(
-        f"{count} mutants in {seconds / 60:.0f} minutes: {found} found "
+        f"{count} mutants in {seconds / 60:.0f} minutes: {killed} found "
         f"({fates['timed out']} of them timed out), {fates['survived']} survived; "
-        f"{100 * found / max(count, 1):.1f} % found"
+        f"{100 * killed / max(count, 1):.1f} % found"
     )
 
 

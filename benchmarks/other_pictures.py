@@ -78,8 +78,8 @@ class Artist:
         fonts = (x.fname for x in font_manager.fontManager.ttflist)
         self._fonts = sorted(x for x in fonts if "DejaVuSans" in x)
 
-    def _colour(self, least=0):
-        return tuple(self.random.randrange(least, 256) for _ in range(3))
+    def _colour(self, darkest=0):
+        return tuple(self.random.randrange(darkest, 256) for _ in range(3))
 
     def _page(self, width, height):
         image = Image.new("RGB", (width, height), self._colour(225))

@@ -42,7 +42,7 @@ def ask(client, path, expected, end, counts, times):
     while time.monotonic() < end:
         start = time.monotonic()
         try:
-            (found,) = client.predict(image=handle_file(path), api_name="/caption")
+            (captions,) = client.predict(image=handle_file(path), api_name="/caption")
         except QueueError:
             counts["refused"] += 1
             time.sleep(REST)
@@ -54,7 +54,7 @@ def ask(client, path, expected, end, counts, times):
         else:
             times.append(time.monotonic() - start)
             counts["answers"] += 1
-            counts["mixed up"] += answer(found) != expected
+            counts["mixed up"] += answer(captions) != expected
 
 
 def answer(details):

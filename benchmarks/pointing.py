@@ -124,8 +124,8 @@ def gradient_noise(trained, images):
             outputs = network(batch, training=True)
             loss = network.compute_loss(batch, None, outputs, training=True)
         weights = network.decoder.cell.attention.trainable_variables
-        found = tape.gradient(loss, [weight.value for weight in weights])
-        return tf.concat([tf.reshape(part, [-1]) for part in found], axis=0)
+        parts = tape.gradient(loss, [weight.value for weight in weights])
+        return tf.concat([tf.reshape(part, [-1]) for part in parts], axis=0)
 
     for _ in range(SETTLING):
         gradient()
@@ -170,12 +170,12 @@ def main():
             shutil.rmtree(output, ignore_errors=True)
             with contextlib.redirect_stdout(open(folder / "log", "a")):
                 trained, seconds = train(folder / "scenes", output, options)
-                found = score(trained, images)
+                scores = score(trained, images)
                 noise = gradient_noise(trained, images[:BATCH])
             print(
-                f"| {kind} | {supervision} | {seed} | {found['exact']:.1%} "
-                f"| {found['pointing']:.1%} | {found['changes']:.1f} % "
-                f"| {found['entropy']:.2f} | {noise:.2f} | {seconds:.1f} s |",
+                f"| {kind} | {supervision} | {seed} | {scores['exact']:.1%} "
+                f"| {scores['pointing']:.1%} | {scores['changes']:.1f} % "
+                f"| {scores['entropy']:.2f} | {noise:.2f} | {seconds:.1f} s |",
                 flush=True,
             )
 

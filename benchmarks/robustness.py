@@ -122,9 +122,9 @@ class Datasets:
                 path.write_bytes(content)
             warnings = io.StringIO()
             with contextlib.redirect_stderr(warnings):
-                found = self.read(layout, Path(folder))
+                images = self.read(layout, Path(folder))
         assert all(": warning: " in line for line in warnings.getvalue().splitlines())
-        return found
+        return images
 
     def read(self, layout, folder):
         """Return the texts of a data set."""
@@ -154,10 +154,10 @@ class Sentences:
         return "A dog runs in the snow."
 
     def answer(self, line):
-        found = self.translator.translate(line)
-        found.text.encode()
-        assert "\n" not in found.text
-        return found.text
+        translation = self.translator.translate(line)
+        translation.text.encode()
+        assert "\n" not in translation.text
+        return translation.text
 
 
 class Markup:
@@ -231,8 +231,10 @@ class Tokenizers:
 
         with loading("translator", "translator"):
             subwords = Subwords(model)
-        found = list(map(subwords.encode, self.lines))
-        return repr([(ids, subwords.decode(ids), subwords.words(ids)) for ids in found])
+        encoded = list(map(subwords.encode, self.lines))
+        return repr(
+            [(ids, subwords.decode(ids), subwords.words(ids)) for ids in encoded]
+        )
 
 
 class Models:
@@ -489,7 +491,7 @@ class Arguments:
         name, changes = item
         keras.utils.set_random_seed(1)
         try:
-            found = hostile_arguments.call(self.cases[name], changes)
+            result = hostile_arguments.call(self.cases[name], changes)
         except ValueError as error:
             # Keras appends the arguments of the call to the message.
             text = str(error).split("Arguments received by")[0]
@@ -500,7 +502,7 @@ class Arguments:
             raise
         if changes:
             return ""
-        leaves = [keras.ops.convert_to_numpy(x) for x in keras.tree.flatten(found)]
+        leaves = [keras.ops.convert_to_numpy(x) for x in keras.tree.flatten(result)]
         return repr([x.round(4).tolist() for x in leaves])
 
 
@@ -566,17 +568,17 @@ def serve(name, connection):
                 return
             start = time.process_time()
             try:
-                found = "answered", task.answer(item)
+                outcome = "answered", task.answer(item)
             except (UserError, Refused) as error:
                 one_line = isinstance(error, Refused) or "\n" not in str(error)
-                found = ("refused" if one_line else "tracebacks"), str(error)
+                outcome = ("refused" if one_line else "tracebacks"), str(error)
             except hostile_requests.NoAnswer as error:
-                found = "hangs", str(error)
+                outcome = "hangs", str(error)
             except hostile_requests.FileWasRead as error:
-                found = "files read", str(error)
+                outcome = "files read", str(error)
             except BaseException:
-                found = "tracebacks", traceback.format_exc()
-            connection.send((*found, time.process_time() - start, memory_of()))
+                outcome = "tracebacks", traceback.format_exc()
+            connection.send((*outcome, time.process_time() - start, memory_of()))
 
 
 def _own_memory():

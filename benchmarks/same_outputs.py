@@ -122,8 +122,8 @@ MASKS = {
 
 
 def masks_of(name):
-    own = enumerate(MASKS[name].items())
-    return {key: mask(BATCH, *shape, seed=i) for i, (key, shape) in own}
+    shapes = enumerate(MASKS[name].items())
+    return {key: mask(BATCH, *shape, seed=i) for i, (key, shape) in shapes}
 
 
 def evaluated(function, *inputs):
@@ -146,17 +146,17 @@ def evaluated(function, *inputs):
     restart()
     eager = outputs(*inputs)
     restart()
-    found = {f"output {i}": array(x) for i, x in enumerate(eager)}
+    arrays = {f"output {i}": array(x) for i, x in enumerate(eager)}
     gradients = gradients_of(outputs, inputs, layer.trainable_weights)
-    found |= {f"gradient {i}": array(x) for i, x in enumerate(gradients)}
+    arrays |= {f"gradient {i}": array(x) for i, x in enumerate(gradients)}
     restart()
     compiled = run_compiled(outputs, inputs, layer)
-    found |= {f"compiled output {i}": array(x) for i, x in enumerate(compiled)}
-    found |= {f"weight {i}": x for i, x in enumerate(weights)}
+    arrays |= {f"compiled output {i}": array(x) for i, x in enumerate(compiled)}
+    arrays |= {f"weight {i}": x for i, x in enumerate(weights)}
     paths = [f"{x.path} {tuple(x.shape)} {x.dtype}" for x in layer.variables]
-    found["paths"] = np.array("\n".join(paths))
-    found["config"] = np.array(configuration(layer))
-    return found
+    arrays["paths"] = np.array("\n".join(paths))
+    arrays["config"] = np.array(configuration(layer))
+    return arrays
 
 
 def configuration(layer):
@@ -211,13 +211,13 @@ def gradients_of(outputs, inputs, weights):
     if backend == "jax":
         import jax
 
-        places = tuple(range(len(inputs) + len(weights)))
-        return jax.jit(jax.grad(loss, argnums=places))(*tensors, *values)
+        indices = tuple(range(len(inputs) + len(weights)))
+        return jax.jit(jax.grad(loss, argnums=indices))(*tensors, *values)
     import torch
 
     sources = [x.detach().clone().requires_grad_() for x in (*tensors, *values)]
-    found = torch.autograd.grad(loss(*sources), sources, allow_unused=True)
-    pairs = zip(found, sources, strict=True)
+    gradients = torch.autograd.grad(loss(*sources), sources, allow_unused=True)
+    pairs = zip(gradients, sources, strict=True)
     return [torch.zeros_like(x) if y is None else y for y, x in pairs]
 
 
@@ -301,7 +301,7 @@ def cache_case(make, policy, masked, shared, several):
         cache = layer.get_initial_cache(BATCH, 5)
         if shared:
             cache["length"] = ops.zeros((), "int32")
-        found, first = [], 0
+        results, first = [], 0
         for size in (2, 1, 1) if several else (1, 1, 1, 1):
             part = x[:, first : first + size] if several else x[:, first]
             given = {}
@@ -310,9 +310,9 @@ def cache_case(make, policy, masked, shared, several):
             *outputs, cache = layer(
                 part, cache=cache, return_attention_scores=True, **given
             )
-            found += outputs
+            results += outputs
             first += size
-        return [found, cache], layer
+        return [results, cache], layer
 
     return evaluated(call, x)
 
@@ -373,18 +373,18 @@ def model_case(make):
     model = keras.Model([words, other], outputs)
     rng = np.random.default_rng(3)
     ids = [rng.integers(0, 9, (BATCH, n), dtype="int32") for n in (4, 6)]
-    found = {}
+    arrays = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.keras"
         model.save(path)
-        for key, one in (("", model), ("loaded ", keras.models.load_model(path))):
-            results = tree.flatten(one(ids))
-            found |= {f"{key}output {i}": array(x) for i, x in enumerate(results)}
-    found["shapes"] = np.array(str([x.shape for x in tree.flatten(outputs)]))
-    found["dtypes"] = np.array(str([x.dtype for x in tree.flatten(outputs)]))
-    found["config"] = np.array(configuration(model))
-    found["paths"] = np.array("\n".join(x.path for x in model.variables))
-    return found
+        for key, saved in (("", model), ("loaded ", keras.models.load_model(path))):
+            results = tree.flatten(saved(ids))
+            arrays |= {f"{key}output {i}": array(x) for i, x in enumerate(results)}
+    arrays["shapes"] = np.array(str([x.shape for x in tree.flatten(outputs)]))
+    arrays["dtypes"] = np.array(str([x.dtype for x in tree.flatten(outputs)]))
+    arrays["config"] = np.array(configuration(model))
+    arrays["paths"] = np.array("\n".join(x.path for x in model.variables))
+    return arrays
 
 
 def additive(**options):

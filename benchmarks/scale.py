@@ -68,10 +68,12 @@ def descendants(root):
         except OSError:
             continue
         parents[int(path.parent.name)] = int(fields[1])
-    found = {root}
-    while more := {x for x, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    processes = {root}
+    while (
+        more := {x for x, parent in parents.items() if parent in processes} - processes
+    ):
+        processes |= more
+    return processes
 
 
 def memory(process):
@@ -112,11 +114,13 @@ def main():
         rates[way] = (options.images - 1) / (whole - start)
         row = f"{start:9.1f}{whole:9.1f}{rates[way]:10.1f}{peaks[way] / 1e6:9.0f}"
         print(f"{way:16}{row}")
-    both, one, two = rates.values()
-    print(f"two actors beside one: {two / one:.2f} times as fast")
-    print(f"two actors beside one process: overhead of the engine {1 - two / both:.0%}")
+    both, single, double = rates.values()
+    print(f"two actors beside one: {double / single:.2f} times as fast")
+    print(
+        f"two actors beside one process: overhead of the engine {1 - double / both:.0%}"
+    )
     for images in LARGE:
-        hours = images / one / 3600
+        hours = images / single / 3600
         print(
             f"{images:,} images: {hours:,.0f} hours of one core; "
             f"{hours / 64:,.1f} hours on 64 cores"

@@ -98,21 +98,21 @@ def candidate(name):
         return beam_search(make_step(memory), state, **OPTIONS)
 
     def batches():
-        found = []
+        results = []
         for first in range(0, SENTENCES, BATCH):
             rows = tree.map_structure(
                 lambda x, first=first: x[first : first + BATCH], (memory, state)
             )
-            found.append(tree.map_structure(ops.convert_to_numpy, search(*rows)))
-        return tree.map_structure(lambda *parts: np.concatenate(parts), *found)
+            results.append(tree.map_structure(ops.convert_to_numpy, search(*rows)))
+        return tree.map_structure(lambda *parts: np.concatenate(parts), *results)
 
     return batches
 
 
 def main():
     arguments = workers.parse(workers.command_line(__doc__), candidate, rounds=5)
-    found = workers.take_turns(__file__, CANDIDATES, arguments.rounds, 1)
-    medians = {name: statistics.median(x.times) for name, x in found.items()}
+    results = workers.take_turns(__file__, CANDIDATES, arguments.rounds, 1)
+    medians = {name: statistics.median(x.times) for name, x in results.items()}
     print(
         f"| {SENTENCES} sentences, medians of {arguments.rounds} | s | batches / time |"
     )

@@ -41,9 +41,9 @@ def translated(path, options):
             given.write_text(path.read_text("utf-8").split("\n")[0] + "\n", "utf-8")
         begin = time.perf_counter()
         command = workers.program("nmt", "translate", "--input", given, *options)
-        found = subprocess.run(command, capture_output=True, check=True)
+        process = subprocess.run(command, capture_output=True, check=True)
         seconds.append(time.perf_counter() - begin)
-    return found.stdout.decode().split("\n")[:-1], seconds[1] - seconds[0]
+    return process.stdout.decode().split("\n")[:-1], seconds[1] - seconds[0]
 
 
 class Clients:

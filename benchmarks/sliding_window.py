@@ -37,14 +37,14 @@ def build_step(name):
 
     def both(x):
         with tf.GradientTape() as tape:
-            found = layer(x)
-        return tape.gradient(found, variables)
+            outputs = layer(x)
+        return tape.gradient(outputs, variables)
 
     run = tf.function(both if passes == "both" else layer)
 
     def step():
-        for found in tf.nest.flatten(run(x)):
-            found[..., :1].numpy()
+        for output in tf.nest.flatten(run(x)):
+            output[..., :1].numpy()
 
     return step
 
@@ -59,11 +59,11 @@ def main():
         for passes in PASSES:
             names = [f"{length}|{which}|{passes}" for which in (SLIDING, FULL)]
             rounds, steps = arguments.rounds, arguments.steps
-            found = workers.take_turns(__file__, names, rounds, steps)
-            times = [1000 * statistics.median(found[name].times) for name in names]
+            results = workers.take_turns(__file__, names, rounds, steps)
+            times = [1000 * statistics.median(results[name].times) for name in names]
             cells = [length, passes, *(f"{time:.1f} ms" for time in times)]
             cells += [f"{times[1] / times[0]:.1f}"]
-            cells += [f"{found[name].memory / 2**20:.0f} MiB" for name in names]
+            cells += [f"{results[name].memory / 2**20:.0f} MiB" for name in names]
             print(f"| {' | '.join(cells)} |", flush=True)
 
 

@@ -24,10 +24,10 @@ def write_pairs(pairs, folder, name, languages):
 
 def flags(options):
     """Return command-line options; the value `None` is an option without a value."""
-    found = []
+    arguments = []
     for name, value in options.items():
-        found += [f"--{name}"] if value is None else [f"--{name}", str(value)]
-    return found
+        arguments += [f"--{name}"] if value is None else [f"--{name}", str(value)]
+    return arguments
 
 
 def train_translator(name, options, folder):

@@ -130,8 +130,8 @@ def real_task(model, text, folder, precisions):
         "lines": lines,
         "sources": [encode(line) for line in lines],
         "steps": [
-            len(encode(found.text))
-            for found in translator.translate(lines, split=False)
+            len(encode(translation.text))
+            for translation in translator.translate(lines, split=False)
         ],
     }
     return task, translator.network, translator.tokenizer.pieces
@@ -144,7 +144,7 @@ def batches_of(task, together, every, multiple=1):
     """
     chosen = range(0, len(task["sources"]), every)
     order = sorted(chosen, key=lambda i: -len(task["sources"][i]))
-    found = []
+    batches = []
     for first in range(0, len(order), together):
         batch = order[first : first + together]
         sources = [task["sources"][i] for i in batch]
@@ -152,8 +152,8 @@ def batches_of(task, together, every, multiple=1):
         array = np.full((len(batch), columns), PAD, "int32")
         for row, source in zip(array, sources, strict=True):
             row[: len(source)] = source
-        found.append((array, max(task["steps"][i] for i in batch)))
-    return found
+        batches.append((array, max(task["steps"][i] for i in batch)))
+    return batches
 
 
 def our_search(
@@ -191,9 +191,11 @@ def our_search(
 
     def search():
         for source, steps in batches:
-            found = searches[steps].predict_on_batch({"source": source})
-            found = {name: keras.ops.convert_to_numpy(x) for name, x in found.items()}
-            assert (found["lengths"] == steps).all()
+            outputs = searches[steps].predict_on_batch({"source": source})
+            outputs = {
+                name: keras.ops.convert_to_numpy(x) for name, x in outputs.items()
+            }
+            assert (outputs["lengths"] == steps).all()
 
     return search
 
@@ -237,7 +239,7 @@ def onnx_search(task, beam_size, together, every, *, precision, threads, paralle
     def translator():
         from keras_attention_apps.nmt import LiteTranslator
 
-        found = LiteTranslator(task["files"]["int8"])
+        lite = LiteTranslator(task["files"]["int8"])
         sessions = {}
 
         def run(signature, **inputs):
@@ -248,8 +250,8 @@ def onnx_search(task, beam_size, together, every, *, precision, threads, paralle
             return sessions[signature](**inputs)
 
         # The same subwords, from strings to strings.
-        found.runtime = run
-        return found
+        lite.runtime = run
+        return lite
 
     def runners():
         contents = random_onnx(task["attention"], beam_size, precision, _longest(task))
@@ -283,8 +285,8 @@ def _one_by_one(task, every, parallel, translator, runners):
 
         def search(part, runners):
             for source, limit in part:
-                found = runners[source.shape[1]](source=source, limit=limit)
-                assert (found["lengths"] == limit).all()
+                outputs = runners[source.shape[1]](source=source, limit=limit)
+                assert (outputs["lengths"] == limit).all()
 
     parts = [inputs[i::parallel] for i in range(parallel)]
     return lambda: list(pool.map(search, parts, models))
@@ -311,11 +313,11 @@ def random_searches(attention, beam_size, longest):
     find = functools.partial(beam_search, beam_size=beam_size)
 
     def search(columns):
-        most = LENGTH_STEP * math.ceil(LENGTH_RATIO * columns / LENGTH_STEP)
+        max_length = LENGTH_STEP * math.ceil(LENGTH_RATIO * columns / LENGTH_STEP)
         model = SearchModel(
             network,
             find,
-            min(most, longest),
+            min(max_length, longest),
             banned=range(SPECIAL),
             limit=lambda inputs: inputs["limit"],
         )
@@ -421,7 +423,7 @@ def joeynmt_search(task, beam_size, together, every, *, threads):
     @torch.inference_mode()
     def translate():
         for batch, steps in batches:
-            found, _, _ = search(
+            token_ids, _, _ = search(
                 model,
                 batch,
                 max_output_length=steps,
@@ -429,7 +431,7 @@ def joeynmt_search(task, beam_size, together, every, *, threads):
                 beam_size=beam_size,
                 beam_alpha=1.0,
             )
-            assert found.shape == (batch.nseqs, steps)
+            assert token_ids.shape == (batch.nseqs, steps)
 
     return translate
 
@@ -462,7 +464,7 @@ def transformers_search(task, beam_size, together, every, *, threads):
     @torch.inference_mode()
     def translate():
         for source, steps in batches:
-            found = model.generate(
+            token_ids = model.generate(
                 input_ids=source,
                 attention_mask=(source != PAD).long(),
                 num_beams=beam_size,
@@ -471,7 +473,7 @@ def transformers_search(task, beam_size, together, every, *, threads):
                 max_new_tokens=steps,
             )
             # The first token is the start token.
-            assert found.shape == (len(source), steps + 1)
+            assert token_ids.shape == (len(source), steps + 1)
 
     return translate
 
@@ -499,8 +501,8 @@ def ctranslate2_search(
     def translate():
         for source, steps in parts:
             limits = {"min_decoding_length": steps, "max_decoding_length": steps}
-            found = translator.translate_batch(source, **options, **limits)
-            assert all(len(x.hypotheses[0]) == steps for x in found)
+            results = translator.translate_batch(source, **options, **limits)
+            assert all(len(x.hypotheses[0]) == steps for x in results)
 
     return translate
 
@@ -519,18 +521,18 @@ def _from_strings(translator, task, beam_size, together, every, batch):
     def translate():
         for part in parts:
             source = subwords.encode(part, out_type=str)
-            found = translator.translate_batch(
+            results = translator.translate_batch(
                 source, beam_size=beam_size, max_batch_size=batch
             )
-            subwords.decode([x.hypotheses[0] for x in found])
+            subwords.decode([x.hypotheses[0] for x in results])
 
     return translate
 
 
 def settings_of(candidate, task, together):
     """Return the options of a candidate's search, and the settings that it tries."""
-    one, cores = together == 1, workers.CORES
-    sizes = [1] if one else [16, 32, together]
+    is_single, cores = together == 1, workers.CORES
+    sizes = [1] if is_single else [16, 32, together]
     # Several threads for each sentence or batch, or one for each of several.
     threads = [{"threads": cores, "parallel": 1}]
     if cores > 1:
@@ -545,16 +547,16 @@ def settings_of(candidate, task, together):
         return {"precision": precision}, settings
     if candidate in (*OURS, *ONNX):
         # Sentences that come one by one cannot run in parallel.
-        settings = threads[:1] if one else threads
+        settings = threads[:1] if is_single else threads
         return {"precision": candidate.split(", ")[1]}, settings
     if candidate in (JOEYNMT, TRANSFORMERS):
         return {}, [{"threads": count} for count in sorted({1, cores})]
     settings = [
         {**setting, "batch": size}
-        for setting in (threads[:1] if one else threads)
+        for setting in (threads[:1] if is_single else threads)
         for size in sizes
     ]
-    if one and cores > 1:
+    if is_single and cores > 1:
         settings.append({"threads": 1, "parallel": 1, "batch": 1})
     return {"precision": candidate.split(", ")[1]}, settings
 
@@ -626,15 +628,15 @@ def report(case, cores, candidates, task, rounds):
         if not ("model" in task and beam_size == 1 and ("Lite" in x or "ONNX" in x))
     ]
     names = {candidate: f"{candidate}: {case}" for candidate in chosen}
-    found = workers.take_turns(__file__, names.values(), rounds, 1, cores=cores)
-    found = {candidate: found[name] for candidate, name in names.items()}
-    seconds = {name: statistics.median(x.times) for name, x in found.items()}
+    results = workers.take_turns(__file__, names.values(), rounds, 1, cores=cores)
+    results = {candidate: results[name] for candidate, name in names.items()}
+    seconds = {name: statistics.median(x.times) for name, x in results.items()}
     best = min((name for name in chosen if name in OURS), key=seconds.get)
     count = len(task["sources"][::every])
-    for name, worker in found.items():
+    for name, worker in results.items():
         processor = statistics.median(worker.processor_times)
         ratio = statistics.median(
-            a / b for a, b in zip(worker.times, found[best].times, strict=True)
+            a / b for a, b in zip(worker.times, results[best].times, strict=True)
         )
         setting = worker.settings[0][0]
         print(
@@ -642,7 +644,7 @@ def report(case, cores, candidates, task, rounds):
             f"| {1000 * processor / count:.2f} | {ratio:.2f} |",
             flush=True,
         )
-    for name, worker in found.items():
+    for name, worker in results.items():
         if len(worker.settings) > 1:
             tried = "; ".join(f"{x}: {seconds:.2f} s" for x, seconds in worker.settings)
             print(f"{name} tried {tried}", file=sys.stderr, flush=True)

@@ -85,19 +85,19 @@ def build(with_bottleneck):
     )
 
 
-def rmse(one, other):
-    return float(np.sqrt(np.mean((one - other) ** 2)))
+def rmse(predicted, expected):
+    return float(np.sqrt(np.mean((predicted - expected) ** 2)))
 
 
-found = {}
+predictions = {}
 inspect = {}
 for name in ("bottleneck", "full attention"):
     keras.utils.set_random_seed(3)
     model, inspect[name] = build(with_bottleneck=name == "bottleneck")
     model.compile(keras.optimizers.Adam(1e-2), "mse")
     model.fit(days[..., None], days[..., None], batch_size=64, epochs=15, verbose=0)
-    found[name] = inspect[name].predict(test_days[..., None], verbose=0)
-reconstructed = {name: x["reconstruction"][..., 0] for name, x in found.items()}
+    predictions[name] = inspect[name].predict(test_days[..., None], verbose=0)
+reconstructed = {name: x["reconstruction"][..., 0] for name, x in predictions.items()}
 
 # %% [markdown]
 # Full attention reproduces the readings. The bottleneck does not. But the levels, which
@@ -129,9 +129,9 @@ assert rmse(reconstructed["bottleneck"], clean) < 0.6 * NOISE
 # numbers sometimes share two shifts, like x + y and x − y instead of x and y.)
 
 # %%
-inner = found["bottleneck"]
+inner = predictions["bottleneck"]
 maps = {
-    "full attention": found["full attention"]["weights"].mean(axis=0),
+    "full attention": predictions["full attention"]["weights"].mean(axis=0),
     "bottleneck": (inner["weights"] @ inner["read"]).mean(axis=0),
 }
 
@@ -173,14 +173,14 @@ def r_squared(code, target):
 
 
 code = inner["code"][..., 0]
-kept = r_squared(code, test_levels)
-for name, share in zip(SHIFTS, kept, strict=True):
+r_squared_of_levels = r_squared(code, test_levels)
+for name, share in zip(SHIFTS, r_squared_of_levels, strict=True):
     print(f"R² of the level of the {name:9} {share:5.2f}")
 differences = (test_days - clean)[:, 1:] - (test_days - clean)[:, :-1]
 within = shift_of_hour[1:] == shift_of_hour[:-1]
 lost = r_squared(code, differences[:, within])
 print(f"R² of the differences      {lost.mean():5.2f}")
-assert kept.min() > 0.8
+assert r_squared_of_levels.min() > 0.8
 assert lost.mean() < 0.1
 
 # %% [markdown]
@@ -201,8 +201,8 @@ for hour in (start, start + 1):
 print(f"{'RMSE of readings':16}  other hours  wrong hours")
 outputs, errors = {}, {}
 for name, model in inspect.items():
-    found = model.predict(faulty[..., None], verbose=0)
-    outputs[name] = found["reconstruction"][..., 0]
+    predicted = model.predict(faulty[..., None], verbose=0)
+    outputs[name] = predicted["reconstruction"][..., 0]
     other_hours = rmse(outputs[name][~wrong], faulty[~wrong])
     errors[name] = rmse(outputs[name][wrong], faulty[wrong])
     print(f"{name:16}{other_hours:13.2f}{errors[name]:13.2f}")

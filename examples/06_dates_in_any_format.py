@@ -162,7 +162,7 @@ class DateReader(keras.Model):
             log_probs = ops.log_softmax(self.classify(outputs["output"]))
             return log_probs, state, outputs["weights"]
 
-        found = beam_search(
+        hypotheses = beam_search(
             step,
             cell.complete_state(state, memory),
             start=START,
@@ -170,7 +170,7 @@ class DateReader(keras.Model):
             max_length=TARGET_LENGTH,
             beam_size=beam_size,
         )
-        return {name: found[name] for name in ("token_ids", "scores", "weights")}
+        return {name: hypotheses[name] for name in ("token_ids", "scores", "weights")}
 
 
 def train(name, epochs=6, batch=64):
@@ -192,12 +192,12 @@ models = {name: train(name) for name in ("Bahdanau", "Luong")}
 # A date counts only if all ten characters are right.
 
 # %%
-exact, found = {}, {}
+exact, hypotheses = {}, {}
 for name, model in models.items():
     # Compiled; it also runs eagerly.
-    found[name] = tf.function(model.translate)(tf.constant(source[held_out]))
-    found[name] = {key: value.numpy() for key, value in found[name].items()}
-    written = [decode(best) for best in found[name]["token_ids"][:, 0]]
+    hypotheses[name] = tf.function(model.translate)(tf.constant(source[held_out]))
+    hypotheses[name] = {key: value.numpy() for key, value in hypotheses[name].items()}
+    written = [decode(best) for best in hypotheses[name]["token_ids"][:, 0]]
     right = np.array(written) == answers[held_out]
     exact[name] = right.mean()
     print(f"{name:9} exact match on held-out dates: {exact[name]:.1%}")
@@ -215,8 +215,8 @@ for name, model in models.items():
 def alignment(name, number):
     """Return the characters that are read and written, and the weights."""
     text = texts[held_out][number]
-    written = decode(found[name]["token_ids"][number, 0])
-    weights = found[name]["weights"][number, 0, : len(written), : len(text)]
+    written = decode(hypotheses[name]["token_ids"][number, 0])
+    weights = hypotheses[name]["weights"][number, 0, : len(written), : len(text)]
     return text, written, weights
 
 
@@ -226,7 +226,7 @@ examples = [
 ]
 figure, axes = plt.subplots(3, 2, figsize=(9, 9), layout="constrained")
 for row, number in zip(axes, examples, strict=True):
-    for axis, name in zip(row, found, strict=True):
+    for axis, name in zip(row, hypotheses, strict=True):
         text, written, weights = alignment(name, number)
         axis.imshow(weights, cmap="Blues", vmin=0, vmax=1)
         axis.set_xticks(range(len(text)), list(text))
@@ -264,8 +264,8 @@ translate = Interpreter(model_content=content).get_signature_runner("translate")
 for number in range(20):
     again = translate(source=source[held_out][number : number + 1])
     for name in ("token_ids", "scores"):
-        expected = found["Luong"][name][number]
+        expected = hypotheses["Luong"][name][number]
         np.testing.assert_allclose(again[name][0], expected, atol=1e-3)
-print(texts[held_out][0], "->", decode(found["Luong"]["token_ids"][0, 0]))
+print(texts[held_out][0], "->", decode(hypotheses["Luong"]["token_ids"][0, 0]))
 
 assert min(exact.values()) > 0.9

@@ -180,9 +180,9 @@ class Captioner(keras.Model):
             return log_probs, state, outputs["weights"]
 
         state = cell.get_initial_state(batch_size=len(images))
-        found = greedy_search(step, state, start=START, end=END, max_length=LENGTH)
+        hypotheses = greedy_search(step, state, start=START, end=END, max_length=LENGTH)
         names = ("token_ids", "weights")
-        return [ops.convert_to_numpy(found[name])[:, 0] for name in names]
+        return [ops.convert_to_numpy(hypotheses[name])[:, 0] for name in names]
 
 
 def train(model, epochs, rate, batch=64):
@@ -213,10 +213,10 @@ train(hard, epochs=4, rate=1e-3)
 # region into which their object reaches.
 
 # %%
-results, found = {}, {}
+results, captions = {}, {}
 for name, model in {"soft": soft, "hard": hard}.items():
-    found[name] = model.caption(test["images"])
-    token_ids, weights = found[name]
+    captions[name] = model.caption(test["images"])
+    token_ids, weights = captions[name]
     right = token_ids == test_target
     pointing = PointingAccuracy()
     pointing.update_state(test_objects, weights)
@@ -234,13 +234,13 @@ print(f"pointing by chance {chance:.1%}")
 # chooses one.
 
 # %%
-both = (found["soft"][0] == test_target) & (found["hard"][0] == test_target)
+both = (captions["soft"][0] == test_target) & (captions["hard"][0] == test_target)
 row = np.argmax(both.all(axis=1))  # the first scene that both caption rightly
 words = [WORDS[token] for token in test_target[row, :-1]]
 
 
 def draw(name):
-    weights = found[name][1][row, : len(words)]
+    weights = captions[name][1][row, : len(words)]
     title = f"{name} attention"
     return attention_overlay(
         test["images"][row], words, weights, title=title, columns=len(words) + 1
@@ -259,4 +259,4 @@ draw("hard")
 for exact, pointing in results.values():
     assert exact > 0.7
     assert pointing > 0.8 > 2 * chance
-assert ((found["hard"][1] == 0) | (found["hard"][1] == 1)).all()
+assert ((captions["hard"][1] == 0) | (captions["hard"][1] == 1)).all()

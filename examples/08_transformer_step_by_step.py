@@ -291,10 +291,10 @@ assert is_valid(game)
 SAMPLES = 200
 valid = {}
 for temperature in (0.5, 1.0, 1.5, 2.0):
-    found = sample_search(
+    samples = sample_search(
         step, one_row, samples=SAMPLES, temperature=temperature, seed=1, **options
     )
-    played = [to_text(row) for row in ops.convert_to_numpy(found["token_ids"])[0]]
+    played = [to_text(row) for row in ops.convert_to_numpy(samples["token_ids"])[0]]
     valid[temperature] = np.mean([is_valid(game) for game in played])
     print(f"{temperature}: {valid[temperature]:4.0%} valid:", played[0])
 assert valid[0.5] > 0.8
@@ -311,13 +311,13 @@ assert valid[2.0] < valid[0.5]
 # %%
 opening = "drum fig lamp ."
 constraint = Prefix([[WORDS.index(word) for word in opening.split()]])
-found = greedy_search(step, one_row, constraints=[constraint], **options)
-game = to_text(ops.convert_to_numpy(found["token_ids"])[0, 0])
+hypothesis = greedy_search(step, one_row, constraints=[constraint], **options)
+game = to_text(ops.convert_to_numpy(hypothesis["token_ids"])[0, 0])
 print(game)
 assert game.startswith(opening) and is_valid(game)
 
 game = game.split()
-weights = ops.convert_to_numpy(found["weights"])[0, 0]
+weights = ops.convert_to_numpy(hypothesis["weights"])[0, 0]
 count = len(game)
 figure, axis = plt.subplots(figsize=(7, 6.2))
 image = axis.imshow(weights[:count, :count], cmap="Blues", vmin=0, vmax=1)

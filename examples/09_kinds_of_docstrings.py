@@ -69,9 +69,9 @@ assert accuracy > most_frequent + 0.15
 
 # %%
 reader = keras.Model(words, weights)
-found = reader.predict(x, verbose=0)
-assert not found[x == 0].any()
-attention_text(texts[:20], found[:20])
+predicted = reader.predict(x, verbose=0)
+assert not predicted[x == 0].any()
+attention_text(texts[:20], predicted[:20])
 
 # %% [markdown]
 # Which words have the largest weights on average? Words that name the kind, such as
@@ -79,7 +79,7 @@ attention_text(texts[:20], found[:20])
 
 # %%
 sums, counts = np.zeros(len(ids) + 1), np.zeros(len(ids) + 1)
-np.add.at(sums, x, found * (x > 0).sum(axis=1, keepdims=True))
+np.add.at(sums, x, predicted * (x > 0).sum(axis=1, keepdims=True))
 np.add.at(counts, x, x > 0)
 frequent = np.flatnonzero(counts >= 12)
 means = sums[frequent] / counts[frequent]

@@ -425,12 +425,12 @@ class Beam:
             # The loop ends at the limit, for all rows.
             return after
 
-        def kept(carry: Nested) -> Nested:
+        def limited_parts(carry: Nested) -> Nested:
             return carry["finished"], carry["coverage"], carry["alive"]["log_probs"]
 
         below_limit = before["t"] < self.limit
         finished, coverage, log_probs = where_rows(
-            below_limit, kept(after), kept(before)
+            below_limit, limited_parts(after), limited_parts(before)
         )
         alive = {**after["alive"], "log_probs": log_probs}
         return {**after, "alive": alive, "finished": finished, "coverage": coverage}
