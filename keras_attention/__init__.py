@@ -11,6 +11,7 @@ from keras_attention.encoder import RecurrentEncoder
 from keras_attention.layers.additive import AdditiveAttention, AdditiveScore
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.components import AttentionPart, Score, Weighting
+from keras_attention.layers.dropout import Dropout
 from keras_attention.layers.luong import (
     DotScore,
     GeneralScore,
@@ -94,6 +95,7 @@ __all__ = [
     "BeamSearchQueue",
     "Constraint",
     "DotScore",
+    "Dropout",
     "EntmaxWeighting",
     "ExactlyOnce",
     "GeneralScore",

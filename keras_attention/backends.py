@@ -449,6 +449,52 @@ def has_fused_attention(keys: Tensor, values: Tensor, dtype: str) -> bool:
     return backend != "jax" or (same_depth and dtype not in ("float16", "float64"))
 
 
+def draw_uniform(shape: Any, generator: keras.random.SeedGenerator) -> Tensor:
+    """Return random numbers of float32 in `[0, 1)`.
+
+    For Keras, TensorFlow chooses the generator of the numbers by device. On processors,
+    XLA then derives the key of the generator again for every number. With the name of
+    the generator it does so once. Outside of XLA, both give the same numbers.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return keras.random.uniform(shape, dtype="float32", seed=generator)
+    import tensorflow as tf
+
+    return tf.random.stateless_uniform(shape, _next_seed(generator), alg="philox")
+
+
+def dropout(
+    x: Tensor,
+    rate: float,
+    generator: keras.random.SeedGenerator,
+    mask_shape: Any = None,
+) -> Tensor:
+    """Return `x` with some elements dropped, by numbers as of `draw_uniform`.
+
+    Args:
+        x: Tensor.
+        rate: Probability that an element is dropped.
+        generator: Generator of seeds.
+        mask_shape: Shape of the mask, with `None` for the sizes of `x`. By default that
+            of `x`.
+    """
+    if keras.backend.backend() != "tensorflow" or rate == 1:
+        return keras.random.dropout(x, rate, noise_shape=mask_shape, seed=generator)
+    import tensorflow as tf
+
+    if mask_shape is not None:
+        sizes = zip(mask_shape, ops.shape(x), strict=True)
+        mask_shape = [size if given is None else given for given, size in sizes]
+    return tf.nn.experimental.stateless_dropout(
+        x, rate, _next_seed(generator), "philox", mask_shape
+    )
+
+
+def _next_seed(generator: keras.random.SeedGenerator) -> Tensor:
+    """Return the next seed as Keras gives it to TensorFlow, int32 `(2,)`."""
+    return ops.cast(generator.next() % (2**31 - 2), "int32")
+
+
 def fuses_operations() -> bool:
     """Return whether operations on large tensors become one loop: not on PyTorch."""
     return keras.backend.backend() != "torch"

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.backends import index_range
+from keras_attention.backends import draw_uniform, index_range
 from keras_attention.serialization import (
     CompositeLayer,
     config_of,
@@ -247,10 +247,9 @@ class WeightDropout(AttentionPart):
         self.built = True
 
     def draw(self, shape: Shape) -> Nested:
-        if not self.rate:
+        if self.seed_generator is None:
             return {}
-        uniform = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator)
-        return {"kept": uniform >= self.rate}
+        return {"kept": draw_uniform(shape, self.seed_generator) >= self.rate}
 
     def drop(self, weights: Tensor, noise: Nested) -> Tensor:
         """Return the weights that are used, given the noise of one step."""

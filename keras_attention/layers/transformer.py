@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from keras_attention.backends import project_rows
+from keras_attention.backends import dropout, project_rows
 from keras_attention.layers.components import freeze_new_weights
 from keras_attention.layers.multi_head import MultiHeadAttention
 from keras_attention.layers.projections import (
@@ -64,9 +64,9 @@ class SharedSeedDropout(keras.layers.Layer):
         self.built = True
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        if not (self.rate and training):
+        if self.seed_generator is None or not (self.rate and training):
             return x
-        return keras.random.dropout(x, self.rate, seed=self.seed_generator)
+        return dropout(x, self.rate, self.seed_generator)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

@@ -13,6 +13,7 @@ from keras_attention import (
     AdditiveAttention,
     AttentionCell,
     AttentionDecoder,
+    Dropout,
     HardWeighting,
     PositionEncoding,
     ReinforceLoss,
@@ -101,7 +102,7 @@ class CaptionNetwork(decoder_network.DecoderNetwork):
             if config.region_units
             else keras.layers.Identity()
         )
-        self.region_dropout = keras.layers.Dropout(config.dropout)
+        self.region_dropout = Dropout(config.dropout)
         self.words_loss = keras.metrics.Mean(name="words_loss")
 
     def add_embeddings(self, vocabulary_size, initializer="uniform"):
@@ -111,7 +112,7 @@ class CaptionNetwork(decoder_network.DecoderNetwork):
             self.config.embedding_units,
             embeddings_initializer=initializer,
         )
-        self.embedding_dropout = keras.layers.Dropout(self.config.dropout)
+        self.embedding_dropout = Dropout(self.config.dropout)
 
     @property
     def dropouts(self):

@@ -9,7 +9,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_attention import Ban, ensemble_step
+from keras_attention import Ban, Dropout, ensemble_step
 from keras_attention_apps.common.tokenizer import END, START
 
 
@@ -200,7 +200,7 @@ class DeepOutput(keras.layers.Layer):
         self.from_context = keras.layers.Dense(
             units, use_bias=False, name="from_context"
         )
-        self.dropout = keras.layers.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def build(self, embedded_shape, state_shape, context_shape):
         self.from_state.build(state_shape)

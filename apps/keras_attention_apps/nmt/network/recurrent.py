@@ -11,6 +11,7 @@ from keras_attention import (
     AdditiveAttention,
     AttentionCell,
     AttentionDecoder,
+    Dropout,
     LayerNormGRUCell,
     LayerNormLSTMCell,
     LuongAttention,
@@ -42,7 +43,7 @@ class RecurrentNetwork(TranslationNetwork):
             config.encoder_layers,
             config.dropout,
         )
-        self.context_dropout = keras.layers.Dropout(config.context_dropout)
+        self.context_dropout = Dropout(config.context_dropout)
         cell, *rest = [self._cell(config.units) for _ in range(config.decoder_layers)]
         if rest:
             cell = keras.layers.StackedRNNCells([cell, *map(ResidualCell, rest)])
@@ -106,7 +107,7 @@ class EncoderStack(keras.layers.Layer):
             RecurrentEncoder(make_cell(), make_cell(), return_state=True)
             for _ in range(layers)
         ]
-        self.dropout = keras.layers.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def build(self, inputs_shape, mask_shape=None):
         shape = inputs_shape

@@ -10,7 +10,12 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from keras_attention import PointerGenerator, linear_crossentropy, sequence_crossentropy
+from keras_attention import (
+    Dropout,
+    PointerGenerator,
+    linear_crossentropy,
+    sequence_crossentropy,
+)
 from keras_attention_apps.common.distribution import share_of_replica
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.network.decoder_network import DecoderNetwork
@@ -86,8 +91,8 @@ class TranslationNetwork(DecoderNetwork):
             embeddings_initializer=keras.initializers.RandomNormal(stddev=deviation),
             name="embedding",
         )
-        self.embedding_dropout = keras.layers.Dropout(config.dropout)
-        self.output_dropout = keras.layers.Dropout(config.output_dropout)
+        self.embedding_dropout = Dropout(config.dropout)
+        self.output_dropout = Dropout(config.output_dropout)
         self.kinds = np.full(vocabulary_size, OUTSIDE, "int32")
         self.pointer_generator = None
         if config.copy:
