@@ -96,7 +96,7 @@ def test_the_stages_of_a_caption_are_timed():
 
 
 @pytest.mark.parametrize(
-    ("name", "most"),
+    ("name", "limits"),
     [
         ("additive", (17, 4, 8)),
         ("additive, value mask", (30, 6, 12)),
@@ -108,13 +108,13 @@ def test_the_stages_of_a_caption_are_timed():
         ("nmt translate SENTENCE", (100_000, 17, 125)),
     ],
 )
-def test_few_functions_are_between_a_call_and_its_equation(name, most):
+def test_few_functions_are_between_a_call_and_its_equation(name, limits):
     calls = module_of("benchmarks/calls.py")
 
     found = calls.counts(calls.recorded(calls.CALLS[name]()))
 
     # Calls, files, and changes of file.
-    assert all(x <= y for x, y in zip(found, most, strict=True)), found
+    assert all(x <= y for x, y in zip(found, limits, strict=True)), found
 
 
 @pytest.mark.exhaustive

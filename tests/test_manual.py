@@ -316,14 +316,14 @@ def test_page_on_alternative_text_completes_a_website(captioner, tmp_path, capsy
     assert post.read_text() == expected
 
 
-def same(found, expected):
+def same(actual, expected):
     """Whether two values of JSON are the same, with numbers that are nearly so."""
 
     def nearly(x):
         return pytest.approx(x, abs=0.5) if isinstance(x, float) else x
 
-    tree.assert_same_structure(found, expected)
-    return tree.flatten(found) == [nearly(x) for x in tree.flatten(expected)]
+    tree.assert_same_structure(actual, expected)
+    return tree.flatten(actual) == [nearly(x) for x in tree.flatten(expected)]
 
 
 @pytest.mark.skipif(

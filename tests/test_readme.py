@@ -122,18 +122,18 @@ def test_examples_of_the_page_on_exports_run(tmp_path, monkeypatch):
 def test_examples_of_the_page_on_decoders_run():
     names = run("docs/decoders.md")
 
-    def best(found):
-        return keras.ops.convert_to_numpy(found["token_ids"])[:, 0]
+    def best(result):
+        return keras.ops.convert_to_numpy(result["token_ids"])[:, 0]
 
-    assert best(names["found"]).shape == (2, 8)
+    assert best(names["result"]).shape == (2, 8)
     digits = names["digits"][:200]
-    found = best(names["translate"](digits))
+    token_ids = best(names["translate"](digits))
     ends = np.full((200, 1), names["end"])
-    written = found[:, :6] == np.concatenate([digits[:, ::-1], ends], axis=1)
+    written = token_ids[:, :6] == np.concatenate([digits[:, ::-1], ends], axis=1)
     # Rounding differs between machines, and training amplifies the differences.
     assert np.mean(np.all(written, axis=1)) > 0.9
     answers = names["answers"][:200]
     same = (best(names["reversed_rows"])[:, :7] == answers) | (answers == 0)
     assert np.mean(np.all(same, axis=1)) > 0.9
     if keras.backend.backend() == "tensorflow":
-        assert best(names["again"]).tolist() == found[:7].tolist()
+        assert best(names["again"]).tolist() == token_ids[:7].tolist()

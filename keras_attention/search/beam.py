@@ -143,8 +143,8 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
     ...     logits = 9 * keras.ops.one_hot((token_ids + 1) % 5, 5)
     ...     weights = keras.ops.ones((*token_ids.shape, 3)) / 3
     ...     return keras.ops.log_softmax(logits), state, weights
-    >>> found = beam_search(counting, np.zeros((2, 1)), start=0, end=4, max_length=6)
-    >>> keras.ops.convert_to_numpy(found["token_ids"][:, 0]).tolist()
+    >>> result = beam_search(counting, np.zeros((2, 1)), start=0, end=4, max_length=6)
+    >>> keras.ops.convert_to_numpy(result["token_ids"][:, 0]).tolist()
     [[1, 2, 3, 4, 4, 4], [1, 2, 3, 4, 4, 4]]
 
     Reference:

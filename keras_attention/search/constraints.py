@@ -99,11 +99,11 @@ class Constraint:
     ...     log_probs = keras.ops.log(np.array([0.1, 0.2, 0.4, 0.3], "float32"))
     ...     log_probs = keras.ops.broadcast_to(log_probs, (*token_ids.shape, 4))
     ...     return log_probs, state, log_probs
-    >>> found = greedy_search(
+    >>> result = greedy_search(
     ...     constant, np.zeros((1, 1)), start=0, end=1, max_length=5,
     ...     constraints=[AtMost(2, times=2), AtMost(3, times=1)],
     ... )
-    >>> keras.ops.convert_to_numpy(found["token_ids"]).tolist()
+    >>> keras.ops.convert_to_numpy(result["token_ids"]).tolist()
     [[[2, 2, 3, 1, 1]]]
     """
 

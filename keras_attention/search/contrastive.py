@@ -75,11 +75,11 @@ def contrastive_search(
     ...     weights = keras.ops.ones((*token_ids.shape, 3)) / 3
     ...     state = keras.ops.one_hot(token_ids, 5)
     ...     return keras.ops.log_softmax(logits), state, weights
-    >>> found = contrastive_search(
+    >>> result = contrastive_search(
     ...     repeating, np.zeros((1, 5), "float32"), hidden=lambda state: state,
     ...     start=0, end=4, max_length=3,
     ... )
-    >>> keras.ops.convert_to_numpy(found["token_ids"]).tolist()
+    >>> keras.ops.convert_to_numpy(result["token_ids"]).tolist()
     [[[1, 2, 3]]]
 
     Reference:

@@ -56,8 +56,8 @@ def ensemble_step(
     ...     return step
     >>> step = ensemble_step([counting(by=1), counting(by=2)], weights=[1, 2])
     >>> state = [np.zeros((1, 1)), np.zeros((1, 1))]
-    >>> found = greedy_search(step, state, start=0, end=6, max_length=5)
-    >>> keras.ops.convert_to_numpy(found["token_ids"]).tolist()
+    >>> result = greedy_search(step, state, start=0, end=6, max_length=5)
+    >>> keras.ops.convert_to_numpy(result["token_ids"]).tolist()
     [[[2, 4, 6, 6, 6]]]
 
     Reference:

@@ -76,11 +76,11 @@ class RequiredPhrases(Constraint):
     ...     logits = 9 * keras.ops.one_hot((token_ids + 1) % 7, 7)
     ...     weights = keras.ops.ones((*token_ids.shape, 3)) / 3
     ...     return keras.ops.log_softmax(logits), state, weights
-    >>> found = beam_search(
+    >>> result = beam_search(
     ...     counting, np.zeros((2, 1)), start=0, end=4, max_length=6,
     ...     constraints=[RequiredPhrases([[[3, 3]], []])],
     ... )
-    >>> keras.ops.convert_to_numpy(found["token_ids"][:, 0]).tolist()
+    >>> keras.ops.convert_to_numpy(result["token_ids"][:, 0]).tolist()
     [[1, 2, 3, 3, 4, 4], [1, 2, 3, 4, 4, 4]]
 
     Reference:
@@ -262,13 +262,13 @@ class BannedPhrases(Constraint):
     ...     logits = 9 * keras.ops.one_hot((token_ids + 1) % 7, 7)
     ...     weights = keras.ops.ones((*token_ids.shape, 3)) / 3
     ...     return keras.ops.log_softmax(logits), state, weights
-    >>> found = greedy_search(
+    >>> result = greedy_search(
     ...     counting, np.zeros((2, 1)), start=0, end=6, max_length=4,
     ...     constraints=[BannedPhrases([[[2, 3]], [[2, 4]]])],
     ... )
-    >>> keras.ops.convert_to_numpy(found["token_ids"][:, 0, :2]).tolist()
+    >>> keras.ops.convert_to_numpy(result["token_ids"][:, 0, :2]).tolist()
     [[1, 2], [1, 2]]
-    >>> keras.ops.convert_to_numpy(found["token_ids"][:, 0, 2] == 3).tolist()
+    >>> keras.ops.convert_to_numpy(result["token_ids"][:, 0, 2] == 3).tolist()
     [False, True]
     """
 

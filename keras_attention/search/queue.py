@@ -66,8 +66,8 @@ class BeamSearchQueue:
     ...     make_step, batch_size=2, start=0, end=9, max_length=8, beam_size=3
     ... )
     >>> last = np.array([2, 6, 1, 3, 1], "int32")
-    >>> found = search(last, np.zeros((5, 1)))
-    >>> found["lengths"][:, 0].tolist()
+    >>> result = search(last, np.zeros((5, 1)))
+    >>> result["lengths"][:, 0].tolist()
     [3, 7, 2, 4, 2]
     """
 

@@ -76,8 +76,8 @@ def as_keras_does(cells, inputs, mask=None, states=None):
     return [ops.concatenate(annotations, axis=-1), *last]
 
 
-def assert_equal(found, expected, atol=1e-5):
-    assert_close(tree.flatten(found), tree.flatten(expected), atol)
+def assert_equal(actual, expected, atol=1e-5):
+    assert_close(tree.flatten(actual), tree.flatten(expected), atol)
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,10 @@ def converted_for_two_lengths(function):
     return ka.convert_to_litert(signatures, quantize=None)
 
 
-def assert_same(found, expected, tolerance=1e-4, atol=1e-5):
-    assert sorted(found) == sorted(expected)
+def assert_same(actual, expected, tolerance=1e-4, atol=1e-5):
+    assert sorted(actual) == sorted(expected)
     for name, x in numpy(expected).items():
-        np.testing.assert_allclose(found[name], x, tolerance, atol, err_msg=name)
+        np.testing.assert_allclose(actual[name], x, tolerance, atol, err_msg=name)
 
 
 @pytest.mark.parametrize("length", [4, 7])

@@ -42,13 +42,13 @@ def loop(state, inputs):
     return state, tree.map_structure(lambda *steps: ops.stack(steps), *found)
 
 
-def assert_same(found, expected):
+def assert_same(actual, expected):
     def compare(x, y):
         assert x.dtype == y.dtype
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
-    tree.assert_same_structure(found, expected)
-    tree.map_structure(compare, numpy(found), numpy(expected))
+    tree.assert_same_structure(actual, expected)
+    tree.map_structure(compare, numpy(actual), numpy(expected))
 
 
 def scan(state, inputs):

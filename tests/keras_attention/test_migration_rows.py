@@ -535,8 +535,8 @@ def step(token_ids, state):
     return ops.take(table, token_ids, 0), state, weights
 
 
-def ids(found, row=0):
-    return array(found["token_ids"])[0, row].astype(int).tolist()
+def ids(result, row=0):
+    return array(result["token_ids"])[0, row].astype(int).tolist()
 
 
 STATE = {"x": np.zeros((1, 1), "float32")}

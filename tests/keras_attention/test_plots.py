@@ -118,7 +118,7 @@ NOISE = np.random.default_rng(1).integers(256, size=(HEIGHT, WIDTH, 3)).astype("
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("arguments", "same_arguments"),
     [
         ({"weights": SQUARE.reshape(1, 9)}, {"weights": SQUARE}),
         (
@@ -132,13 +132,13 @@ NOISE = np.random.default_rng(1).integers(256, size=(HEIGHT, WIDTH, 3)).astype("
     ],
     ids=["flat weights, row by row", "boxes end at the image", "image of floats"],
 )
-def test_overlays_look_the_same(image, one, other):
-    found, expected = (
-        attention_overlay(**{"image": image, "words": ["w"], **arguments})
-        for arguments in (one, other)
+def test_overlays_look_the_same(image, arguments, same_arguments):
+    actual, expected = (
+        attention_overlay(**{"image": image, "words": ["w"], **chosen})
+        for chosen in (arguments, same_arguments)
     )
 
-    for axes in zip(drawn(found)[1:], drawn(expected)[1:], strict=True):
+    for axes in zip(drawn(actual)[1:], drawn(expected)[1:], strict=True):
         np.testing.assert_allclose(*map(picture, axes))
 
 

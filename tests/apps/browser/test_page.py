@@ -307,7 +307,7 @@ def display_p3():
 
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     tags = {b"rXYZ": b"bXYZ", b"bXYZ": b"rXYZ"}
-    return re.sub(b"[rb]XYZ", lambda found: tags[found[0]], profile)
+    return re.sub(b"[rb]XYZ", lambda match: tags[match[0]], profile)
 
 
 @pytest.fixture(scope="module")

@@ -591,18 +591,18 @@ class TestUnopenableSources:
         fails(image, "the given Image", "closed image")
 
     @pytest.mark.parametrize(
-        ("brands", "found"),
+        ("brands", "message"),
         [
             (b"heic\0\0\0\0mif1heic", "a HEIC image; save it as JPEG"),
             (b"mif1\0\0\0\0mif1heix", "a HEIC image; save it as JPEG"),
             (b"avif\0\0\0\0mif1avif", "an AVIF image that is damaged, or"),
         ],
     )
-    def test_heic_and_avif_named_jpg(self, tmp_path, brands, found):
+    def test_heic_and_avif_named_jpg(self, tmp_path, brands, message):
         path = tmp_path / "phone.jpg"
         path.write_bytes(b"\0\0\0\x18ftyp" + brands + bytes(100))
 
-        fails(path, "expected an image of", f"got {found}")
+        fails(path, "expected an image of", f"got {message}")
 
 
 class TestBrokenImages:

@@ -204,7 +204,7 @@ def test_an_interrupted_table_is_not_written(
     table.write_text("older")
     command = ["caption", str(photographs), "--model", str(model_folder)]
 
-    def interrupt(self, number, outputs, kept):
+    def interrupt(self, number, outputs, probable):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(TableWriter, "write", interrupt)

@@ -258,7 +258,7 @@ FIVE = [{"bleu": 5.0, "chrf": 0.0}]
 
 
 @pytest.mark.parametrize(
-    "progress, scores, patience, epochs, kept",
+    "progress, scores, patience, epochs, expected",
     [
         (Progress(), [(1, 0), (3, 0), (2, 0), (2.5, 0), (9, 0)], 2, 4, [1, 2]),
         # Scores from before an interruption count.
@@ -272,16 +272,16 @@ FIVE = [{"bleu": 5.0, "chrf": 0.0}]
     ],
 )
 def test_training_stops_when_the_decoded_score_no_longer_improves(
-    progress, scores, patience, epochs, kept
+    progress, scores, patience, epochs, expected
 ):
-    model, names, validated, found = small_model(), ("bleu", "chrf"), [], []
+    model, names, validated, kept_epochs = small_model(), ("bleu", "chrf"), [], []
 
     def score():
         validated.append(scores[len(validated)])
         return dict(zip(names, validated[-1], strict=True))
 
     def keep():
-        found.append(len(validated))
+        kept_epochs.append(len(validated))
 
     options = {"progress": progress, "patience": patience}
     validate = ValidateDecoded(score, itemgetter(*names), keep, int, **options)
@@ -289,7 +289,7 @@ def test_training_stops_when_the_decoded_score_no_longer_improves(
     fitted = model.fit(x, y, epochs=len(scores), callbacks=[validate], verbose=0)
 
     assert fitted.history["bleu"] == [bleu for bleu, _ in scores[:epochs]]
-    assert found == kept
+    assert kept_epochs == expected
 
 
 def scaled(optimizer):

@@ -85,9 +85,9 @@ def folder(transformer, tmp_path):
     return path
 
 
-def check_equal(found, expected):
-    assert [x.text for x in found] == [x.text for x in expected]
-    for one, other in zip(found, expected, strict=True):
+def check_equal(actual, expected):
+    assert [x.text for x in actual] == [x.text for x in expected]
+    for one, other in zip(actual, expected, strict=True):
         assert one.subwords == other.subwords
         assert one.alignment == other.alignment
         for name in ("weights", "end_weights", "probabilities"):

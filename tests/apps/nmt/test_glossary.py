@@ -17,7 +17,7 @@ from .conftest import untrained
 
 
 @pytest.mark.parametrize(
-    ("entries", "sentence", "found"),
+    ("entries", "sentence", "phrases"),
     [
         ({"dog": "chien"}, "The Dog, a DOG.", ["chien"]),
         ({"dog": "chien"}, "dogs and hotdog", []),
@@ -42,8 +42,8 @@ from .conftest import untrained
         ({}, "a dog", []),
     ],
 )
-def test_phrases_are_found_as_whole_words(entries, sentence, found):
-    assert list(Glossary(entries).find(sentence)) == found
+def test_phrases_are_found_as_whole_words(entries, sentence, phrases):
+    assert list(Glossary(entries).find(sentence)) == phrases
 
 
 def test_a_file_has_a_line_for_each_entry(tmp_path):

@@ -47,10 +47,10 @@ def exported(model_folder, tmp_path_factory):
     return path
 
 
-def same(found, expected):
+def same(actual, expected):
     """Check that two lists of translations of one sentence are the same."""
-    assert_same_results(found, expected)
-    for one, other in zip(found, expected, strict=True):
+    assert_same_results(actual, expected)
+    for one, other in zip(actual, expected, strict=True):
         assert one.cut == other.cut
         assert one.source_words == other.source_words
         np.testing.assert_allclose(one.end_weights, other.end_weights, atol=1e-4)

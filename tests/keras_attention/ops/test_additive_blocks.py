@@ -112,10 +112,15 @@ def blocks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("queries", "most", "blocks_of"), [(10, 8, (2, 5)), (7, 3, (3, 3)), (6, 99, (1, 6))]
+    ("queries", "block_queries", "blocks_of"),
+    [(10, 8, (2, 5)), (7, 3, (3, 3)), (6, 99, (1, 6))],
 )
-def test_blocks_are_of_equal_sizes(arrays, monkeypatch, queries, most, blocks_of):
-    monkeypatch.setattr(additive_blocks, "BLOCK_ELEMENTS", most * POSITIONS * UNITS)
+def test_blocks_are_of_equal_sizes(
+    arrays, monkeypatch, queries, block_queries, blocks_of
+):
+    monkeypatch.setattr(
+        additive_blocks, "BLOCK_ELEMENTS", block_queries * POSITIONS * UNITS
+    )
     query = ops.ones((BATCH, queries, UNITS))
 
     blocks = additive_blocks._split_into_blocks(

@@ -188,7 +188,7 @@ def test_limits_may_be_a_list():
 
 
 @pytest.mark.parametrize(
-    ("places", "rows", "message"),
+    ("batch_size", "rows", "message"),
     [
         (0, {}, "batch_size must be a positive integer. Received: 0"),
         (3, {"memory": np.zeros((5, 2))}, r"number of rows.* Received: \[5, 7\]"),
@@ -197,11 +197,11 @@ def test_limits_may_be_a_list():
         (3, {"limit": np.arange(7)}, "limit must be a positive integer. Rec.*0, 1, 2"),
     ],
 )
-def test_wrong_arguments_are_named_with_what_came(places, rows, message):
+def test_wrong_arguments_are_named_with_what_came(batch_size, rows, message):
     rows = {"memory": np.zeros((7, 2)), "state": np.zeros((7, 1)), **rows}
 
     with pytest.raises(ValueError, match=message):
-        ka.BeamSearchQueue(make_step_over, batch_size=places, **REQUIRED)(**rows)
+        ka.BeamSearchQueue(make_step_over, batch_size=batch_size, **REQUIRED)(**rows)
 
 
 def test_an_unknown_option_is_named_when_the_queue_is_made():

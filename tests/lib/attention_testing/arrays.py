@@ -38,16 +38,16 @@ def numpy(tensors):
     return tree.map_structure(ops.convert_to_numpy, tensors)
 
 
-def assert_close(found, expected, atol=1e-5):
+def assert_close(actual, expected, atol=1e-5):
     """Compare tensors or arrays, or nested ones; with `atol=0`, to the last bit."""
 
-    def compare(one, other):
+    def compare(x, y):
         rtol = 1e-7 if atol else 0
-        np.testing.assert_allclose(numpy(one), numpy(other), rtol=rtol, atol=atol)
+        np.testing.assert_allclose(numpy(x), numpy(y), rtol=rtol, atol=atol)
 
     # A list may be a tuple in the other.
-    found, expected = (tree.lists_to_tuples(x) for x in (found, expected))
-    tree.map_structure_up_to(found, compare, found, expected)
+    actual, expected = (tree.lists_to_tuples(x) for x in (actual, expected))
+    tree.map_structure_up_to(actual, compare, actual, expected)
 
 
 def attend(layer, *tensors, **options):

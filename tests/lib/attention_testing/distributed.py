@@ -52,9 +52,9 @@ def on_one_device(train):
     return Lazily(train)
 
 
-def assert_equal(found, expected, tolerance):
+def assert_equal(actual, expected, tolerance):
     """Compare the figures of all epochs of two trainings."""
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         same = one == pytest.approx(other, rel=tolerance, abs=tolerance)
         assert same, f"{one} != {other}"
 

@@ -101,10 +101,10 @@ def error_of(main, arguments, capsys):
     return err
 
 
-def assert_same_results(found, expected, tolerance=1e-4):
+def assert_same_results(actual, expected, tolerance=1e-4):
     """Compare captions or translations: text, words, scores and attention."""
-    assert [x.words for x in found] == [x.words for x in expected]
-    for one, other in zip(found, expected, strict=True):
+    assert [x.words for x in actual] == [x.words for x in expected]
+    for one, other in zip(actual, expected, strict=True):
         assert one.text == other.text
         for name in ("score", "log_probability"):
             value = pytest.approx(getattr(other, name), abs=tolerance)

@@ -48,9 +48,9 @@ def project(x, projection, heads=1):
     return (x @ kernel + sum(bias)).reshape(*x.shape[:2], heads, -1)
 
 
-def stepped(layer, x, places=SLOTS, **options):
+def stepped(layer, x, slots=SLOTS, **options):
     """Outputs and weights of one step at a time, and the cache they leave."""
-    cache = layer.get_initial_cache(len(x), places)
+    cache = layer.get_initial_cache(len(x), slots)
     outputs, weights = [], []
     for t in range(x.shape[1]):
         of_step = {name: mask[:, t] for name, mask in options.items()}
