@@ -93,7 +93,7 @@ export class CaptionModel {
       ...captionFeatures(tokenIds.slice(0, words.length), hypothesis, ranked),
       ...ofImage,
     };
-    const least = this.marker.confidence?.doubtfulBelow ?? 0;
+    const threshold = this.marker.confidence?.doubtfulBelow ?? 0;
     const caption: Caption = {
       text: detokenize(words),
       words,
@@ -107,7 +107,7 @@ export class CaptionModel {
           return Array.from(weights.slice(begin, begin + this.grid[1]));
         }),
       ),
-      doubtful: probabilities.flatMap((x, i) => (x < least ? [i] : [])),
+      doubtful: probabilities.flatMap((x, i) => (x < threshold ? [i] : [])),
       ...this.marker.mark(features.mean_log_probability, features),
     };
     if (caption.unsure) {

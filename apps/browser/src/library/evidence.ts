@@ -179,12 +179,12 @@ export function captionReason(
 
 /** Return the mean share of tokens that a hypothesis shares with each other one. */
 function agreement(hypothesis: Hypothesis, ranked: Hypothesis[]): number {
-  const own = hypothesis.tokenIds.slice(0, hypothesis.length);
+  const tokenIds = hypothesis.tokenIds.slice(0, hypothesis.length);
   const shares = ranked
     .filter((other) => other !== hypothesis)
     .map((other) => {
       const counts = new Map<number, number>();
-      for (const id of own) counts.set(id, (counts.get(id) ?? 0) + 1);
+      for (const id of tokenIds) counts.set(id, (counts.get(id) ?? 0) + 1);
       const tokens = other.tokenIds.slice(0, other.length);
       let common = 0;
       for (const id of tokens) {
@@ -194,7 +194,7 @@ function agreement(hypothesis: Hypothesis, ranked: Hypothesis[]): number {
           counts.set(id, left - 1);
         }
       }
-      return common / Math.max(own.length, tokens.length, 1);
+      return common / Math.max(tokenIds.length, tokens.length, 1);
     });
   return mean(shares, 1);
 }

@@ -53,7 +53,7 @@ export async function checkImage(image: Blob) {
 /** Check the size of an image, in a file of a length if there is one. */
 export function checkSize({ width, height }: Size, length?: number) {
   const pixels = width * height;
-  const found = `got ${width} x ${height}.`;
+  const actual = `got ${width} x ${height}.`;
   let expected;
   if (pixels > MAX_PIXELS) expected = `at most ${MAX_PIXELS} pixels`;
   else if (Math.max(width, height) > MAX_SIDE) {
@@ -66,7 +66,7 @@ export function checkSize({ width, height }: Size, length?: number) {
     expected = `at most ${MAX_PIXELS_PER_BYTE} pixels for each byte of the file`;
   }
   if (expected) {
-    throw new ModelError(`This image is too large: expected ${expected}, ${found}`);
+    throw new ModelError(`This image is too large: expected ${expected}, ${actual}`);
   }
 }
 
@@ -193,10 +193,10 @@ function icons(view: DataView): Size | undefined {
   for (let i = 0; i < view.getUint16(4, true); i++) {
     const place = view.getUint32(6 + 16 * i + 12, true);
     const isPng = view.getUint32(place) === 0x89504e47;
-    const one = isPng
+    const icon = isPng
       ? { width: view.getUint32(place + 16), height: view.getUint32(place + 20) }
       : bitmap(view, place);
-    size = larger(size, one);
+    size = larger(size, icon);
   }
   return size;
 }
@@ -211,17 +211,17 @@ function isoImage(view: DataView, begin: number, end: number, depth = 0): Size |
     // Boxes of others begin behind the version, the number or the sample of theirs.
     const inner = { meta: 4, iprp: 0, ipco: 0, moov: 0, trak: 0, mdia: 0, minf: 0 };
     const skipped = { ...inner, stbl: 0, stsd: 8 } as Record<string, number>;
-    let one: Size | undefined;
+    let part: Size | undefined;
     if (kind === "ispe") {
       const [width, height] = [4, 8].map((x) => view.getUint32(content + x));
-      one = { width, height };
+      part = { width, height };
     } else if (["av01", "hvc1", "hev1"].includes(kind)) {
       const [width, height] = [24, 26].map((x) => view.getUint16(content + x));
-      one = { width, height };
+      part = { width, height };
     } else if (kind in skipped && depth < 10) {
-      one = isoImage(view, content + skipped[kind], after, depth + 1);
+      part = isoImage(view, content + skipped[kind], after, depth + 1);
     }
-    if (one) size = larger(size, one);
+    if (part) size = larger(size, part);
     place = after;
   }
   return size;
@@ -275,8 +275,8 @@ function jpeg2000(view: DataView): Size | undefined {
   for (let place = 0; place + 24 <= view.byteLength; place++) {
     if (view.getUint8(place) !== 0xff || view.getUint32(place) !== 0xff4fff51) continue;
     const [x1, y1, x0, y0] = [8, 12, 16, 20].map((x) => view.getUint32(place + x));
-    const one = { width: x1 - x0, height: y1 - y0 };
-    if (one.width > 0 && one.height > 0) size = larger(size, one);
+    const codestream = { width: x1 - x0, height: y1 - y0 };
+    if (codestream.width > 0 && codestream.height > 0) size = larger(size, codestream);
   }
   return size;
 }

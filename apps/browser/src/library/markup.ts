@@ -46,16 +46,16 @@ export async function translateHtml(
   const reasons = new Map<string, string>();
 
   const translate = async (sentences: string[]) => {
-    const found: Translation[] = [];
+    const translations: Translation[] = [];
     for (const sentence of sentences) {
       await check?.();
       const result = await translator.translateSentence(sentence);
       const reason = doubtOf(result);
       if (reason) reasons.set(sentence, reason);
-      found.push(result);
-      report?.(found.length, sentences.length);
+      translations.push(result);
+      report?.(translations.length, sentences.length);
     }
-    return found;
+    return translations;
   };
 
   const translated = await translateRuns(
@@ -70,7 +70,7 @@ export async function translateHtml(
   const unsure: Run[] = [];
   const marks = new Map<number, string>();
   const runs = translated.map(([run]) => run);
-  for (const run of runs.sort((one, other) => startOf(one) - startOf(other))) {
+  for (const run of runs.sort((first, second) => startOf(first) - startOf(second))) {
     const sentence = run.sentences.find((x) => reasons.has(x));
     if (sentence === undefined) continue;
     const reason = reasons.get(sentence)!;

@@ -75,8 +75,8 @@ export function entry<T>(
   isValid: (value: any) => boolean,
 ): T {
   if (!isValid(metadata[name])) {
-    const found = JSON.stringify(metadata[name]) ?? "nothing";
-    throw new ModelError(`The file has no valid ${name}. It has ${found}.`);
+    const value = JSON.stringify(metadata[name]) ?? "nothing";
+    throw new ModelError(`The file has no valid ${name}. It has ${value}.`);
   }
   return metadata[name];
 }

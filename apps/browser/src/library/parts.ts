@@ -57,8 +57,8 @@ export class Layout {
     return this.pieces
       .map((piece) => {
         if (typeof piece === "string") return piece;
-        const own = piece.map(() => texts[place++] ?? "");
-        return joinSentences(own);
+        const parts = piece.map(() => texts[place++] ?? "");
+        return joinSentences(parts);
       })
       .join("");
   }
@@ -154,12 +154,12 @@ export class Prepared {
 
   /** Return words with what the symbols stand for. */
   restored(words: string[], isSource = false) {
-    const found = restore(words, this.originals, isSource);
+    const restoredWords = restore(words, this.originals, isSource);
     if (isSource && this.isUpper) {
       const original = clean(this.original).split(" ");
-      if (original.length === found.words.length) found.words = original;
+      if (original.length === restoredWords.words.length) restoredWords.words = original;
     }
-    return found;
+    return restoredWords;
   }
 }
 
@@ -189,19 +189,22 @@ function sentenceCase(text: string, language: string | undefined): string {
 
 /** Return the last word of a translation with the final mark of the source. */
 function withMark(source: string, word: string): string {
-  const [given, own] = [FINAL_MARK.exec(source), FINAL_MARK.exec(word)];
-  const around = own && [word.slice(0, own.index), word.slice(own.index + own[0].length)];
-  if (given && !around) {
+  const [sourceMark, mark] = [FINAL_MARK.exec(source), FINAL_MARK.exec(word)];
+  const around = mark && [
+    word.slice(0, mark.index),
+    word.slice(mark.index + mark[0].length),
+  ];
+  if (sourceMark && !around) {
     // After a quotation mark, its place is not certain.
-    return /[\p{L}\p{N}]$/u.test(word) ? word + given[0] : word;
+    return /[\p{L}\p{N}]$/u.test(word) ? word + sourceMark[0] : word;
   }
-  if (around && !given) {
+  if (around && !sourceMark) {
     const without = around.join("");
     const isShort = without.length < 2 || without.includes(".");
     return isShort || /[:;,]$/.test(source) ? word : without;
   }
-  if (given && around && [given[0], own![0]].sort().join("") === ".?") {
-    return around.join(given[0]);
+  if (sourceMark && around && [sourceMark[0], mark![0]].sort().join("") === ".?") {
+    return around.join(sourceMark[0]);
   }
   return word;
 }

@@ -210,8 +210,8 @@ function monthOf(name: string, language: string): number | undefined {
     Sept: "Sep",
   };
   const begin = usual[name] ?? name;
-  const found = MONTHS[language].findIndex(
+  const index = MONTHS[language].findIndex(
     (month) => begin.length > 2 && month.startsWith(begin),
   );
-  return found < 0 ? undefined : found;
+  return index < 0 ? undefined : index;
 }

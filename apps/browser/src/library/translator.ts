@@ -129,20 +129,22 @@ export class TranslationModel implements SentenceTranslator {
     const isCut = layout.parts.length > MAX_SENTENCES;
     let best: Translation[][] = [[]];
     for (const part of layout.parts.slice(0, MAX_SENTENCES)) {
-      const found = await this.translatePart(part, nBest);
+      const translations = await this.translatePart(part, nBest);
       best = best
         .flatMap((chosen, place) =>
           // Combinations that are worse than `nBest` others are left out.
-          found.slice(0, Math.floor(nBest / (place + 1))).map((one) => [...chosen, one]),
+          translations
+            .slice(0, Math.floor(nBest / (place + 1)))
+            .map((translation) => [...chosen, translation]),
         )
         .map((chosen) => ({ chosen, sum: sumOf(chosen, "score") }))
-        .sort((one, other) => other.sum - one.sum)
+        .sort((first, second) => second.sum - first.sum)
         .slice(0, nBest)
         .map(({ chosen }) => chosen);
     }
     return best.map((chosen) => {
-      const one = joined(chosen, layout);
-      return isCut ? { ...one, cut: true } : one;
+      const translation = joined(chosen, layout);
+      return isCut ? { ...translation, cut: true } : translation;
     });
   }
 

@@ -208,9 +208,9 @@ let shownPhoto: string | undefined;
 
 const translator = new Tool<Translator, string | File>("translator", async (model, text) => {
   if (text instanceof File) return translateFile(model, text);
-  const found = await model.translate(text, { nBest: nBest(model) });
-  translation = found[0].text;
-  return [translationView(found), found[0].text && `Translation: ${found[0].text}`];
+  const translations = await model.translate(text, { nBest: nBest(model) });
+  translation = translations[0].text;
+  return [translationView(translations), translation && `Translation: ${translation}`];
 });
 
 // The latest translation, which becomes the sentence when the directions are swapped.

@@ -13,12 +13,12 @@ const [SMALL, ITERATIONS] = [1e-3, 5];
 const translations = new Map<string, Set<string>>();
 const all = new Set<string>(functionWords.unpaired);
 for (const [english, german] of functionWords.pairs) {
-  for (const [one, other] of [
+  for (const [word, translation] of [
     [english, german],
     [german, english],
   ]) {
-    translations.set(one, (translations.get(one) ?? new Set()).add(other));
-    all.add(one);
+    translations.set(word, (translations.get(word) ?? new Set()).add(translation));
+    all.add(word);
   }
 }
 
@@ -74,10 +74,10 @@ function letters(word: string): string {
   return (word.toLowerCase().match(/[\p{L}\p{N}]/gu) ?? []).join("");
 }
 
-function likeness(one: string, other: string): number {
-  if (!one || !other) return 0;
-  if (one === other || translations.get(one)?.has(other)) return 1;
-  const [first, second] = [Array.from(one), Array.from(other)];
+function likeness(word: string, other: string): number {
+  if (!word || !other) return 0;
+  if (word === other || translations.get(word)?.has(other)) return 1;
+  const [first, second] = [Array.from(word), Array.from(other)];
   const isAlike =
     Math.min(first.length, second.length) >= ALIKE &&
     first.slice(0, ALIKE).join("") === second.slice(0, ALIKE).join("");
@@ -97,7 +97,7 @@ export function symmetric(weights: number[][]): number[][] {
     rows = rows
       .map((row) => row.map((x, i) => x / sums[i]))
       .map((row) => {
-        const sum = row.reduce((one, other) => one + other, 0);
+        const sum = row.reduce((sum, x) => sum + x, 0);
         return row.map((x) => x / sum);
       });
   }

@@ -340,16 +340,17 @@ class Reader {
   ) {
     if (this.language === undefined) return;
     const language = escapedValue(this.language);
-    const own = attributes.filter((x) => x.name === "lang" || x.name === "xml:lang");
+    const isLanguage = (x: Attribute) => x.name === "lang" || x.name === "xml:lang";
+    const languageAttributes = attributes.filter(isLanguage);
     if (name === "html") {
-      const code = own.map((x) => values.get(x.name)!).find((x) => x);
+      const code = languageAttributes.map((x) => values.get(x.name)!).find((x) => x);
       this.sourceLanguage = code === undefined ? undefined : primary(code);
-      if (!own.length) {
+      if (!languageAttributes.length) {
         const tag = nameEnd(this.text, token.start);
         this.edits.push([tag, tag, ` lang="${language}"`]);
       }
     }
-    for (const { name: key, start, end, quote } of own) {
+    for (const { name: key, start, end, quote } of languageAttributes) {
       const value = values.get(key)!;
       const isSame = name === "html" || primary(value) === this.sourceLanguage;
       if (isSame && (quote || value)) this.edits.push([start, end, language]);
@@ -497,8 +498,8 @@ const CONTROLS = names("button label");
 function isEntry(pieces: Piece[], i: number): boolean {
   const before = pieces.slice(0, i).findLastIndex((x) => x.kind !== "text" || hasText(x));
   if (before < 0 || pieces[before].kind !== "close") return false;
-  const [one, other] = [pieces[before].name, pieces[i].name];
-  const isSame = one === other || (CONTROLS.has(one) && CONTROLS.has(other));
+  const [closed, opened] = [pieces[before].name, pieces[i].name];
+  const isSame = closed === opened || (CONTROLS.has(closed) && CONTROLS.has(opened));
   return isSame && (before === i - 1 || ENTRIES.has(pieces[i].name));
 }
 

@@ -117,12 +117,12 @@ class Alignment {
     sentence: Sentence,
     result: Translation,
     readonly start: number,
-    places: number[],
+    positions: number[],
     lexicon?: Lexicon,
   ) {
     this.begin = sentence.begin;
     this.end = sentence.end;
-    this.stop = places[places.length - 1];
+    this.stop = positions[positions.length - 1];
     let place = 0;
     const last = sentence.spans.length - 1;
     for (const word of result.sourceWords) {
@@ -138,11 +138,11 @@ class Alignment {
     place = 0;
     for (const word of result.words) {
       let begin = Math.max(result.text.indexOf(word, place), place);
-      place = Math.min(begin + word.length, places.length - 1);
+      place = Math.min(begin + word.length, positions.length - 1);
       begin = Math.min(begin, Math.max(place - 1, 0));
       const end = Math.max(place, begin + 1);
-      const starts = places.slice(begin, end);
-      const following = places.slice(begin + 1, end + 1);
+      const starts = positions.slice(begin, end);
+      const following = positions.slice(begin + 1, end + 1);
       const ends = (following.length ? following : starts).slice(0, starts.length);
       this.targets.push(placedWord(word.slice(0, starts.length), starts, ends));
     }
@@ -182,14 +182,16 @@ class Alignment {
   }
 
   /** Return the range of free target words that translate some source words. */
-  bestWords(own: number[], free: boolean[]): Range | undefined {
-    const sums = this.weights.map((row) => own.reduce((sum, i) => sum + row[i], 0));
-    const isOwn = new Set(own);
+  bestWords(sourceIndices: number[], free: boolean[]): Range | undefined {
+    const sums = this.weights.map((row) =>
+      sourceIndices.reduce((sum, i) => sum + row[i], 0),
+    );
+    const isSource = new Set(sourceIndices);
     const gains = sums.map((sum, j) => {
       if (!free[j]) return -Infinity;
       let [ours, others] = [0, 0];
       this.evidence.support[j].forEach((x, i) => {
-        if (isOwn.has(i)) ours = Math.max(ours, x);
+        if (isSource.has(i)) ours = Math.max(ours, x);
         else others = Math.max(others, x);
       });
       return sum / this.totals[j] - 0.5 + SUPPORT * (ours - others);
@@ -205,25 +207,29 @@ class Alignment {
       const j = argmax(sums.map((x, i) => (free[i] ? x : -1)));
       chosen = [j, j + 1];
     }
-    return chosen && this.withoutFunctionWords(own, gains, chosen);
+    return chosen && this.withoutFunctionWords(sourceIndices, gains, chosen);
   }
 
   /** Return a range without function words at its ends that translate nothing. */
-  private withoutFunctionWords(own: number[], gains: number[], [begin, end]: Range): Range {
+  private withoutFunctionWords(
+    sourceIndices: number[],
+    gains: number[],
+    [begin, end]: Range,
+  ): Range {
     const { isPaired, isListed, isFunction } = this.evidence;
     const stays = (j: number) =>
       !isFunction[j] ||
-      own.some((i) => isPaired[j][i]) ||
-      (own.some((i) => isListed[j][i]) && gains[j] > SURE_GAIN);
+      sourceIndices.some((i) => isPaired[j][i]) ||
+      (sourceIndices.some((i) => isListed[j][i]) && gains[j] > SURE_GAIN);
     const inside = gains.flatMap((_, j) => (j >= begin && j < end && stays(j) ? [j] : []));
     return inside.length ? [inside[0], inside[inside.length - 1] + 1] : [begin, end];
   }
 
   /** Return a score of each gap between the target words of a tag, and the first word. */
   gapScores(place: number, parent: Mark, taken: Range[]): [number[], number] {
-    const own = this.sourcesWithin(parent.begin, parent.end);
-    const before = own.filter((i) => this.sources[i].coreEnd <= place);
-    const after = own.filter((i) => this.sources[i].coreStart >= place);
+    const sourceIndices = this.sourcesWithin(parent.begin, parent.end);
+    const before = sourceIndices.filter((i) => this.sources[i].coreEnd <= place);
+    const after = sourceIndices.filter((i) => this.sources[i].coreStart >= place);
     const inside = this.free(parent, []).flatMap((x, j) => (x ? [j] : []));
     if (!inside.length) return [[0], 0];
     const [begin, end] = [inside[0], inside[inside.length - 1] + 1];
@@ -289,18 +295,18 @@ export class Placement {
     if (!units) return false;
     this.copy(sentence.begin);
     const start = this.target.length;
-    const places: number[] = [];
+    const positions: number[] = [];
     for (let i = 0; i < result.text.length; ) {
       const unit = units.get(i);
       const character = String.fromCodePoint(result.text.codePointAt(i)!);
       const end = unit ? unit.end : i + character.length;
-      for (; i < end; i++) places.push(this.target.length);
+      for (; i < end; i++) positions.push(this.target.length);
       this.target.push(
         unit ? unit.unit : (this.references.get(character) ?? this.spell(character)),
       );
     }
-    places.push(this.target.length);
-    this.alignments.push(new Alignment(sentence, result, start, places, this.lexicon));
+    positions.push(this.target.length);
+    this.alignments.push(new Alignment(sentence, result, start, positions, this.lexicon));
     this.copied = sentence.end;
     this.begins.push(sentence.end);
     this.shifts.push(this.target.length - sentence.end);
@@ -315,16 +321,16 @@ export class Placement {
       byText.set(unit.text, [...(byText.get(unit.text) ?? []), unit]);
     }
     const units = new Map<number, { unit: Shown; end: number }>();
-    for (const [shown, own] of byText) {
+    for (const [shown, sameText] of byText) {
       const word = "[\\p{L}\\p{N}_]";
       const pattern = new RegExp(`(?<!${word})${escapeRegExp(shown)}(?!${word})`, "gu");
       const matches = [...text.matchAll(pattern)];
-      if (matches.length !== own.length) return undefined;
+      if (matches.length !== sameText.length) return undefined;
       matches.forEach((match, i) =>
-        units.set(match.index, { unit: own[i], end: match.index + shown.length }),
+        units.set(match.index, { unit: sameText[i], end: match.index + shown.length }),
       );
     }
-    const begins = [...units.keys()].sort((one, other) => one - other);
+    const begins = [...units.keys()].sort((first, second) => first - second);
     const overlap = begins.some((x, i) => i > 0 && units.get(begins[i - 1])!.end > x);
     return overlap ? undefined : units;
   }
@@ -431,9 +437,9 @@ export class Placement {
 
   /** Place units that have words before, between and after them. */
   private divide(units: Mark[], parent: Mark, alignment: Alignment, taken: Range[]) {
-    const found = units.map((unit) => alignment.gapScores(unit.begin, parent, taken));
-    const first = found[found.length - 1][1];
-    const tables = found.map(([scores]) => scores);
+    const scored = units.map((unit) => alignment.gapScores(unit.begin, parent, taken));
+    const first = scored[scored.length - 1][1];
+    const tables = scored.map(([scores]) => scores);
     const count = tables[0].length;
     if (count < units.length + 2) throw new UnplacedDivisionError();
     // The best increasing sequence of gaps, from the first unit on.
@@ -460,8 +466,8 @@ export class Placement {
   private placeTag(tag: Mark, parent: Mark, taken: Map<Alignment, Range[]>) {
     const overlapping = this.overlapping(tag.begin, tag.end).filter((x) => x.sources.length);
     const withWords = overlapping.flatMap((x) => {
-      const own = x.sourcesWithin(tag.begin, tag.end);
-      return own.length ? [{ alignment: x, own }] : [];
+      const sourceIndices = x.sourcesWithin(tag.begin, tag.end);
+      return sourceIndices.length ? [{ alignment: x, sourceIndices }] : [];
     });
     const around = this.around(tag.begin);
     let [start, stop] = [0, 0];
@@ -490,19 +496,23 @@ export class Placement {
   private enclosed(
     tag: Mark,
     parent: Mark,
-    withWords: { alignment: Alignment; own: number[] }[],
+    withWords: { alignment: Alignment; sourceIndices: number[] }[],
     taken: Map<Alignment, Range[]>,
   ): Range {
     const outer = [withWords[0], withWords[withWords.length - 1]];
-    const ranges = outer.map(({ alignment, own }): Range | undefined => {
-      if (own.length === alignment.sources.length) return [0, alignment.targets.length];
+    const ranges = outer.map(({ alignment, sourceIndices }): Range | undefined => {
+      const { length } = alignment.targets;
+      if (sourceIndices.length === alignment.sources.length) return [0, length];
       const free = alignment.free(parent, taken.get(alignment) ?? []);
-      return alignment.bestWords(own, free);
+      return alignment.bestWords(sourceIndices, free);
     });
     const isOne = withWords.length === 1;
-    const isWhole = outer.map((x) => x.own.length === x.alignment.sources.length);
+    const isWhole = outer.map(
+      (x) => x.sourceIndices.length === x.alignment.sources.length,
+    );
     let [start, stop] = [0, 0];
-    const [{ alignment: first, own }, { alignment: last, own: lastOwn }] = outer;
+    const [{ alignment: first }, { alignment: last }] = outer;
+    const [firstIndices, lastIndices] = outer.map((x) => x.sourceIndices);
     const [words, lastWords] = ranges;
     if (
       tag.begin <= first.begin &&
@@ -511,7 +521,7 @@ export class Placement {
       start = this.exact(tag.begin);
     } else if (!words) start = isOne ? parent.start : first.stop;
     else {
-      const [target, source] = [first.targets[words[0]], first.sources[own[0]]];
+      const [target, source] = [first.targets[words[0]], first.sources[firstIndices[0]]];
       const hasBefore = tag.begin <= source.start && source.start < source.coreStart;
       start = hasBefore ? target.start : target.coreStart;
     }
@@ -523,7 +533,7 @@ export class Placement {
     } else if (!lastWords) stop = isOne ? start : last.start;
     else {
       const target = last.targets[lastWords[1] - 1];
-      const source = last.sources[lastOwn[lastOwn.length - 1]];
+      const source = last.sources[lastIndices[lastIndices.length - 1]];
       const hasAfter = tag.end >= source.end && source.end > source.coreEnd;
       stop = hasAfter ? target.end : target.coreEnd;
     }
@@ -631,4 +641,6 @@ const clamped = (place: number, lower: number, upper: number) =>
 
 // The sort is stable: units in one place keep their order.
 const ordered = ({ children }: Mark) =>
-  [...children].sort((one, other) => one.start - other.start || one.stop - other.stop);
+  [...children].sort(
+    (first, second) => first.start - second.start || first.stop - second.stop,
+  );

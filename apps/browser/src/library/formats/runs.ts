@@ -257,23 +257,23 @@ class Atoms implements AtomList {
 
   /** Return the ranges of atoms between boundaries of sentences. */
   private chunks(): [number, number][] {
-    const places = new Set([0, ...this.boundaries, this.shown.length]);
+    const borders = new Set([0, ...this.boundaries, this.shown.length]);
     const text = this.shown.join("");
     const matches = [...text.matchAll(SEPARATOR)];
     if (matches.length) {
       const owners = this.shown.flatMap((x, i) => Array<number>(x.length).fill(i));
       for (const { 0: sign, index } of matches) {
         const [first, last] = [owners[index], owners[index + sign.length - 1]];
-        if (typeof this.spelled[first] === "string") places.add(first).add(last + 1);
+        if (typeof this.spelled[first] === "string") borders.add(first).add(last + 1);
       }
     }
-    const cuts = [...places].sort((one, other) => one - other);
+    const cuts = [...borders].sort((first, second) => first - second);
     return cuts.slice(1).map((cut, i) => [cuts[i], cut]);
   }
 
   /** Return the sentences that have words to translate. */
   sentences(split: (text: string) => string[]): Sentence[] {
-    const found: Sentence[] = [];
+    const translatable: Sentence[] = [];
     for (const [begin, end] of this.chunks()) {
       const { text, firsts, lasts } = this.cleaned(begin, end);
       let place = 0;
@@ -290,10 +290,10 @@ class Atoms implements AtomList {
         for (let i = start; i < place; i++) {
           if (text[i] !== " ") spans.push([firsts[i], lasts[i]]);
         }
-        found.push({ text: part, begin: first, end: last, spans });
+        translatable.push({ text: part, begin: first, end: last, spans });
       }
     }
-    return found;
+    return translatable;
   }
 
   /** Return the clean text of atoms, and for each character its range of atoms. */
@@ -329,7 +329,7 @@ type Split = (text: string) => string[];
 
 /** Units whose text did not survive the translation. */
 class HiddenUnits extends Error {
-  constructor(readonly places: Set<number>) {
+  constructor(readonly starts: Set<number>) {
     super();
   }
 }
@@ -352,12 +352,12 @@ class State {
 
   /** Return the pieces of the translation, or nothing if it equals the source. */
   pieces(results: Results, lexicon?: Lexicon): Placed[] | undefined {
-    const own = this.sentences.map(({ text }) => results.get(text));
-    if (this.run.keepsUnsure && own.some((x) => x?.unsure)) return undefined;
+    const translations = this.sentences.map(({ text }) => results.get(text));
+    if (this.run.keepsUnsure && translations.some((x) => x?.unsure)) return undefined;
     const placement = new Placement(this.atoms, this.run.spell, lexicon);
     const failures = new Set<number>();
     this.sentences.forEach((sentence, i) => {
-      const result = own[i];
+      const result = translations[i];
       if (!result || placement.add(sentence, result)) return;
       for (const x of this.atoms.spelled.slice(sentence.begin, sentence.end)) {
         if (typeof x !== "string") failures.add(x.piece.start);
@@ -387,8 +387,8 @@ export async function translateRuns(
     const seen = new Set(waiting.flatMap((x) => x.sentences.map(({ text }) => text)));
     const texts = [...seen].filter((text) => !results.has(text));
     if (texts.length) {
-      const found = await translate(texts);
-      texts.forEach((text, i) => results.set(text, found[i]));
+      const translations = await translate(texts);
+      texts.forEach((text, i) => results.set(text, translations[i]));
     }
     const again: State[] = [];
     for (const state of waiting) {
@@ -398,7 +398,7 @@ export async function translateRuns(
         pieces = state.pieces(results, lexicon);
       } catch (error) {
         if (error instanceof HiddenUnits) {
-          again.push(new State(source, run, split, standIns, error.places));
+          again.push(new State(source, run, split, standIns, error.starts));
         } else if (error instanceof UnplacedDivisionError) {
           const others = run.alternative ?? [];
           again.push(...others.map((x) => new State(source, x, split, standIns)));
@@ -427,26 +427,26 @@ export function replaced(
     ...translated.map((x): [number, number, Translated] => [startOf(x[0]), endOf(x[0]), x]),
     ...edits,
   ];
-  items.sort((one, other) => other[0] - one[0] || one[1] - other[1]);
+  items.sort((first, second) => second[0] - first[0] || first[1] - second[1]);
   for (const [start, end, item] of items) {
     if (typeof item === "string") {
       stack.push([start, end, item]);
       continue;
     }
     const [run, pieces] = item;
-    const own: Replacement[] = [];
-    while (stack.length && stack[stack.length - 1][1] <= end) own.push(stack.pop()!);
+    const inner: Replacement[] = [];
+    while (stack.length && stack[stack.length - 1][1] <= end) inner.push(stack.pop()!);
     let text: string | undefined;
     if (pieces) {
       const written = pieces.map(([kind, content]): [string, string] => [
         kind,
         typeof content === "string"
           ? content
-          : withReplacements(source, content.start, content.end, own),
+          : withReplacements(source, content.start, content.end, inner),
       ]);
       text = run.finish ? run.finish(written) : written.map((x) => x[1]).join("");
     }
-    stack.push([start, end, text ?? withReplacements(source, start, end, own)]);
+    stack.push([start, end, text ?? withReplacements(source, start, end, inner)]);
   }
   return withReplacements(source, 0, source.length, stack.reverse());
 }
