@@ -10,8 +10,9 @@ def attention_layout_map(
 
     Tensor parallelism over the hidden units: the kernels `(D, units)` of the query,
     key, value and gate projections, and of the hidden layer of a Transformer layer, are
-    sharded by columns, with their biases; the kernel `(units, D)` of the output
-    projection by rows; and the scale `(units,)` of an additive score. Every device
+    sharded by columns, with their biases. The kernel `(units, D)` of the output
+    projection is sharded by rows, and so is the scale `(units,)` of an additive score.
+    Every device
     computes the scores and contexts of its own units (its heads in `SelfAttention`),
     and one all-reduce adds up the results. All other weights are replicated. Entries
     for further layers of a model can be added.

@@ -108,9 +108,9 @@ class AttentionCell(CompositeLayer):
         state: Dict of states, each `(B, ...)` or `(B, K, ...)`, as returned by
             `get_initial_state` or by the previous step. `"cell"` is the list of states
             of the cell, or a tensor for a cell with one state, as
-            `keras.layers.GRU(..., return_state=True)` returns it; `"attention"` is that
-            of the attention if it has one, and, with input feeding, `"feedback"` the
-            result of the previous step.
+            `keras.layers.GRU(..., return_state=True)` returns it. `"attention"` is the
+            state of the attention, if it has one. With input feeding, `"feedback"` is
+            the result of the previous step.
         memory: Dict that `attention.memory(value, ...)` returned, for batch B; for
             several attentions a list of dicts.
         noise: Dict as `draw` returns it, for one step; drawn if omitted in training.
@@ -126,9 +126,9 @@ class AttentionCell(CompositeLayer):
 
     Raises:
         ValueError: If `cell` is no Keras RNN cell, or `attention` no attention layer of
-            this package; if another argument has an invalid value; if `input_in_query`
-            or `sentinel` cannot be combined with the other arguments; on JAX, if
-            `attentional_vector` or `gate` has dropout inside the loop; if `inputs`,
+            this package. If another argument has an invalid value, or `input_in_query`
+            or `sentinel` cannot be combined with the others. On JAX, if
+            `attentional_vector` or `gate` has dropout inside the loop. If `inputs`,
             `state` or `memory` has another shape.
 
     Examples:

@@ -33,12 +33,12 @@ from keras_attention.validation import CheckedCall, check_mask, check_rank, chec
 class AttentionDecoder(CheckedCall, CompositeLayer):
     """Loop of an `AttentionCell` over a whole target sequence.
 
-    Everything that does not depend on the previous step is computed for all steps at
-    once: the products of the cell's kernel with the inputs, the attentional vectors
-    unless they are fed back, the whole attention if the current state is the query,
-    nothing is fed back and the attention has no state (coverage, monotonic attention
-    and local-m windows have one), and the gradients of the kernels. Second derivatives,
-    such as those of a gradient penalty, are therefore correct on JAX only.
+    What does not depend on the previous step is computed for all steps at once: the
+    products of the cell's kernel with the inputs, attentional vectors that are not fed
+    back, and the gradients of the kernels. So is the whole
+    attention, if the current state is the query, nothing is fed back and the attention
+    has no state. Coverage, monotonic attention and local-m windows have one. Second
+    derivatives, such as those of a gradient penalty, are therefore correct on JAX only.
 
     Args:
         cell: The `AttentionCell`.
@@ -60,15 +60,15 @@ class AttentionDecoder(CheckedCall, CompositeLayer):
     passed on with all outputs but the state.
 
     Returns:
-        Dict with `"cell_output"` `(B, [K,] T, U)`, `"output"`, of the same shape or
-        with the depth of the attentional vector, `"query"` `(B, [K,] T, U)`, or
-        `(B, [K,] T, U + D)` with the inputs in the query, `"context"` `(B, [K,] T, V)`,
-        `"weights"` `(B, [K,] T, S)`, the additional outputs of the attention (see
-        `AttentionCell`), and `"state"`, the state after the last step. With `sampling`,
-        also `"word_inputs"` `(B, [K,] T, D)`, the inputs of the steps after sampling,
-        for a readout that takes them. With `order="previous"`, `"query"` holds the
-        previous states, which Bahdanau's readout needs, followed by the inputs if they
-        are in the query.
+        Dict with `"cell_output"` `(B, [K,] T, U)`, `"context"` `(B, [K,] T, V)`,
+        `"weights"` `(B, [K,] T, S)`, and `"state"`, the state after the last step.
+        `"output"` has the shape of `"cell_output"`, or the depth of the attentional
+        vector. `"query"` is `(B, [K,] T, U)`, or `(B, [K,] T, U + D)` with the inputs
+        in the query. The additional outputs of the attention follow, see
+        `AttentionCell`. With `sampling`, also `"word_inputs"` `(B, [K,] T, D)`, the
+        inputs of the steps after sampling, for a readout that takes them. With
+        `order="previous"`, `"query"` holds the previous states, which Bahdanau's
+        readout needs, followed by the inputs if they are in the query.
 
     Raises:
         ValueError: If `cell` is no `AttentionCell`, or a call argument does not have

@@ -48,7 +48,7 @@ class ScheduledSampling(CompositeLayer):
     with it. Layers have to be built before the first training pass; an inference pass
     builds them, and so does `fit`. They run in inference mode, so dropout does not
     change the distribution. In a `.keras` file, layers and registered functions are
-    shared with the rest of the model; other functions are not saved, and a model that
+    shared with the rest of the model. Other functions are not saved, and a model that
     was loaded without them needs a call of `set_functions` before it can train again.
 
     Args:

@@ -234,8 +234,8 @@ class MultiHeadAttention(BaseAttention):
             the batch, with the same sizes in query, value and key. Unlike in
             `keras.layers.MultiHeadAttention`, `None` is for three axes only.
         query_key_norm: `"rms"` or `"layer"`: queries and keys are normalised in each
-            head before positions and scale, with a gain (and a bias, for `"layer"`) of
-            `key_dim` numbers each, shared by all heads; `None` for no normalisation.
+            head before positions and scale. All heads share a gain (and a bias, for
+            `"layer"`) of `key_dim` numbers. `None` for no normalisation.
         use_gate: Whether the joined heads are multiplied by
             `sigmoid(W_gate query[t])` before the output projection.
 

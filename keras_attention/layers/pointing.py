@@ -37,7 +37,7 @@ class PointerNetwork(CheckedCall, CompositeLayer):
         log_probs[t, s] = log weights[t, s],  the weights of any attention
 
     The output of a pointer network is a position of its own source, such as the next
-    number of a sorted sequence or the answer in a text, so the number of classes grows
+    number of a sorted sequence or the answer in a text. So the number of classes grows
     with the source. With `AdditiveAttention`, this is the network of the paper:
 
         log_probs[t] = log softmax over s of v . tanh(W_1 value[s] + W_2 query[t])

@@ -29,9 +29,9 @@ class SelfAttention(MultiHeadAttention):
     The mask of the query is also that of the value, unless there is a `value_mask`.
 
     Sliding window: with `window_size`, time and memory grow with the sequence times the
-    window, not with its square, unless there is an `attention_mask`, a `value_mask`, a
-    `key_mask` or a `cache`, the weights are requested, or the weighting has additional
-    outputs, as `HardWeighting` does.
+    window, not with its square. The exceptions are calls with an `attention_mask`, a
+    `value_mask`, a `key_mask` or a `cache`, requests of the weights, and weightings
+    with additional outputs, such as `HardWeighting`.
 
     Step by step: a causal layer handles a sequence one step at a time with a `cache`
     of the keys and values so far. The outputs are those of the full pass:

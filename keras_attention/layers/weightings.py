@@ -122,8 +122,8 @@ def softmax_weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Like all weights and logarithms here, it is in float32, or in float64 for float64
     scores. Where there is a mask, a row with no valid position is a row of zeros with
-    zero gradients, and a score of minus infinity counts as not valid; without one, the
-    weights of a row of minus infinity are NaN.
+    zero gradients, and a score of minus infinity counts as not valid. Without a mask,
+    the weights of a row of minus infinity are NaN.
     """
     given = keras.backend.standardize_dtype(scores.dtype)
     scores = ops.cast(scores, "float64" if given == "float64" else "float32")

@@ -127,14 +127,13 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
         infinity. Such tokens count as impossible.
 
     Raises:
-        ValueError: If `beam_size` or `max_length` is not a positive integer, or
-            `beam_size` exceeds 10,000,
-            `beam_groups` does not divide `beam_size`, a penalty is negative or
-            infinite, the length penalty of `max_length` tokens exceeds
-            float32, `length_penalty_form` is unknown, `coverage_mask` or `limit` has a
-            wrong shape or value, `start` or `end` is no token of the vocabulary, the
-            step attends to another number of positions than `positions`, or a
-            constraint cannot be met.
+        ValueError: If `beam_size` or `max_length` is not a positive integer,
+            `beam_size` exceeds 10,000, or `beam_groups` does not divide it. If a
+            penalty is negative or infinite, the length penalty of `max_length` tokens
+            exceeds float32, or `length_penalty_form` is unknown. If `coverage_mask` or
+            `limit` has a wrong shape or value, or `start` or `end` is no token of the
+            vocabulary. If the step attends to another number of positions than
+            `positions`, or a constraint cannot be met.
         TypeError: For an unknown or missing keyword argument.
 
     Example:

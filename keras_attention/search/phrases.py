@@ -64,9 +64,9 @@ class RequiredPhrases(Constraint):
 
     Raises:
         ValueError: If `token_ids` are not integers `(B, C, P)`, padding comes before a
-            token, or `not_followed_by` is not a list of tokens; in the search, if they
-            have another number of rows, `end` or a token outside of the vocabulary is
-            among them, or the phrases of a row and `end` exceed `max_length` or
+            token, or `not_followed_by` is not a list of tokens. In the search, if they
+            have another number of rows, or `end` or a token outside of the vocabulary
+            is among them. Also if the phrases of a row and `end` exceed `max_length` or
             `limit`. Values in a graph are not checked, and phrases that do not fit are
             missing.
 

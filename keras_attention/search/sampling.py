@@ -60,9 +60,9 @@ def greedy_search(
 
     Raises:
         ValueError: If `max_length` is not a positive integer, `limit` has a wrong shape
-            or value, `start` or `end` is no token of the vocabulary, the step attends
-            to another number of positions than `positions`, or a constraint cannot be
-            met, such as a banned token that is not in the vocabulary.
+            or value, or `start` or `end` is no token of the vocabulary. If the step
+            attends to another number of positions than `positions`, or a constraint
+            cannot be met, such as a banned token that is not in the vocabulary.
         TypeError: For an unknown or missing keyword argument.
     """
 
@@ -131,11 +131,11 @@ def sample_search(
         `top_k`, `top_p` and `min_p`.
 
     Raises:
-        ValueError: If `samples`, `max_length` or `top_k` is not a positive integer,
-            the temperature is not positive, `top_p` is not above 0 and at most 1,
-            `min_p` is not between 0 and 1, `limit` has a wrong shape or value, `start`
-            or `end` is no token of the vocabulary, the step attends to another number
-            of positions than `positions`, or a constraint cannot be met.
+        ValueError: If `samples`, `max_length` or `top_k` is not a positive integer, the
+            temperature is not positive, `top_p` is not above 0 and at most 1, or
+            `min_p` is not between 0 and 1. If `limit` has a wrong shape or value, or
+            `start` or `end` is no token of the vocabulary. If the step attends to
+            another number of positions than `positions`, or a constraint cannot be met.
         TypeError: For an unknown or missing keyword argument.
 
     Reference:
