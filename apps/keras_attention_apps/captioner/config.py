@@ -331,11 +331,11 @@ class CaptionTrainingOptions:
         higher, the fewer regions a word attends to.""",
         rare=True,
     )
-    attention_coverage: NonNegative = option(
+    attention_similarity: NonNegative = option(
         0.0,
-        """Weight of the coverage loss: of the attention to regions that earlier words
-        of the caption attended to. The higher, the more the words differ in where they
-        look.""",
+        """Weight of the mean cosine similarity between the attention of two words of a
+        caption in the loss of each word: the higher, the more the words differ in where
+        they look.""",
         rare=True,
     )
     supervision: NonNegative = option(

@@ -7,6 +7,7 @@ from keras import ops
 
 from attention_testing.arrays import assert_close, numpy
 from attention_testing.captioner.image_files import noise
+from keras_attention_apps.captioner.metrics import attention_figures
 from keras_attention_apps.captioner.network.backbone import Backbone
 from keras_attention_apps.captioner.network.networks import attention_entropy
 from keras_attention_apps.common.network.decoder_network import DeepOutput
@@ -69,7 +70,7 @@ def test_the_loss_is_cross_entropy_and_penalty_per_word(captioner, batch, monkey
     np.testing.assert_allclose(float(loss), total / mask.sum(), rtol=1e-5)
 
 
-def test_entropy_and_coverage_of_the_attention_are_penalised_per_word(
+def test_entropy_and_similarity_of_the_attention_are_penalised_per_word(
     captioner, batch, monkeypatch
 ):
     network = captioner.network
@@ -77,13 +78,15 @@ def test_entropy_and_coverage_of_the_attention_are_penalised_per_word(
     mask = batch["captions"][..., 1:] != PAD
     weights = outputs["weights"].astype("float64")
     entropies = -(weights * np.log(weights)).sum(axis=-1)
-    seen = np.cumsum(weights, axis=2) - weights
-    overlaps = np.minimum(weights, seen).sum(axis=-1)
     total = -likelihoods(outputs, batch["captions"]).sum()
-    total += 0.7 * (entropies * mask).sum() + 0.3 * (overlaps * mask).sum()
+    total += 0.7 * (entropies * mask).sum()
+    for image, caption in itertools.product(*map(range, mask.shape[:2])):
+        maps = weights[image, caption][mask[image, caption]]
+        # The mean over all pairs of words, for every word.
+        total += 0.3 * len(maps) * attention_figures([maps])["cosine"]
 
     monkeypatch.setattr(network.loss_options, "attention_entropy", 0.7)
-    monkeypatch.setattr(network.loss_options, "attention_coverage", 0.3)
+    monkeypatch.setattr(network.loss_options, "attention_similarity", 0.3)
     loss = network.compute_loss(batch, None, outputs)
     np.testing.assert_allclose(float(loss), total / mask.sum(), rtol=1e-5)
 

@@ -18,7 +18,6 @@ from keras_attention import (
     PositionEncoding,
     ReinforceLoss,
     attention_supervision,
-    coverage_loss,
     doubly_stochastic_penalty,
     sequence_crossentropy,
 )
@@ -52,7 +51,7 @@ class LossOptions:
     label_smoothing: float = 0.0
     doubly_stochastic: float = 0.0
     attention_entropy: float = 0.0
-    attention_coverage: float = 0.0
+    attention_similarity: float = 0.0
     supervision: float = 0.0
     reward_weight: float = 0.1
     entropy_weight: float = 0.002
@@ -179,7 +178,7 @@ class CaptionNetwork(decoder_network.DecoderNetwork):
     def compute_loss(self, x, y, y_pred, sample_weight=None, training=True):
         """Return cross-entropy plus weighted penalties of the attention, per word.
 
-        These are the doubly stochastic penalty, the entropy and the coverage loss.
+        These are the doubly stochastic penalty, the entropy and the similarity.
         With `"coverage"` and a weight of supervision, the loss of attention supervision
         is added; with sampled regions, that of `ReinforceLoss`. With advantages, the
         cross-entropy of each sampled caption is weighted by its advantage: the gradient
@@ -222,9 +221,10 @@ class CaptionNetwork(decoder_network.DecoderNetwork):
             entropies = ops.where(mask, attention_entropy(weights), 0.0)
             total = ops.sum(entropies, axis=-1)
             losses = losses + options.attention_entropy * total
-        if options.attention_coverage:
-            overlap = coverage_loss(weights, mask)
-            losses = losses + options.attention_coverage * overlap
+        if options.attention_similarity:
+            similarity = attention_similarity(weights, mask)
+            total = similarity * ops.sum(ops.cast(mask, losses.dtype), axis=-1)
+            losses = losses + options.attention_similarity * total
         if options.supervision and "coverage" in x:
             supervised = attention_supervision(weights, x["coverage"], mask)
             losses = losses + options.supervision * supervised
@@ -238,6 +238,21 @@ def attention_entropy(weights):
     # The gradient of x log x is infinite at 0.
     logarithms = ops.log(ops.maximum(weights, 1e-9))
     return -ops.sum(weights * logarithms, axis=-1)
+
+
+def attention_similarity(weights, mask):
+    """Return the mean cosine similarity between the maps of two words of a caption.
+
+    `weights` are `(..., T, S)`, and the boolean mask is `(..., T)`. The similarity,
+    `(...)`, is 0 for captions of one word.
+    """
+    mask = ops.cast(mask, weights.dtype)
+    squares = ops.sum(ops.square(weights), axis=-1)
+    directions = weights * (mask / ops.sqrt(squares))[..., None]
+    # The square of the sum has each pair twice, and each word with itself.
+    total = ops.sum(ops.square(ops.sum(directions, axis=-2)), axis=-1)
+    words = ops.sum(mask, axis=-1)
+    return ops.maximum(total - words, 0.0) / ops.maximum(words * (words - 1), 1.0)
 
 
 def _reinforced(loss, likelihood, mask, y_pred, training):
