@@ -495,6 +495,16 @@ def _next_seed(generator: keras.random.SeedGenerator) -> Tensor:
     return ops.cast(generator.next() % (2**31 - 2), "int32")
 
 
+def mask_for_fused_attention(mask: Tensor, queries: Any) -> Tensor:
+    """Return a mask `(B, N, T or 1, S)` for `keras.ops.dot_product_attention`.
+
+    On JAX, cuDNN takes a mask only with a row for each of the queries.
+    """
+    if keras.backend.backend() != "jax" or is_symbol(queries) or mask.shape[2] != 1:
+        return mask
+    return ops.repeat(mask, queries, axis=2)
+
+
 def fuses_operations() -> bool:
     """Return whether operations on large tensors become one loop: not on PyTorch."""
     return keras.backend.backend() != "torch"

@@ -163,3 +163,13 @@ def test_damaged_inputs_are_counted(kind):
     name, tried, answered, refused, *failures = row
     assert (name, tried, failures) == (kind, "20", 5 * ["0"])
     assert int(answered) + int(refused) == 20
+
+
+@pytest.mark.exhaustive
+def test_self_attention_is_fused_on_a_gpu():
+    pytest.importorskip("jax")
+    table = printed("gpu_programs.py", "--length", "128").splitlines()[3:]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table]
+    assert all(row[-1] == "0" for row in rows)
+    ours = [row for row in rows if "self-attention" in row[0] and "Keras" not in row[0]]
+    assert len(ours) == 6 and all(row[-2] == "2" for row in ours)

@@ -39,8 +39,8 @@ class Dropout(keras.layers.Dropout):
     Example:
 
     >>> dropout = Dropout(0.5, seed=1)
-    >>> dropout(np.ones((2, 3))).shape
-    TensorShape([2, 3])
+    >>> tuple(dropout(np.ones((2, 3))).shape)
+    (2, 3)
     """
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:

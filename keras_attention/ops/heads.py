@@ -13,7 +13,12 @@ Reference:
 import keras
 from keras import ops
 
-from keras_attention.backends import index_range, row_products, weighted_sums
+from keras_attention.backends import (
+    index_range,
+    mask_for_fused_attention,
+    row_products,
+    weighted_sums,
+)
 from keras_attention.ops.masks import clear_masked, combine_masks
 from keras_attention.typing import Tensor
 
@@ -108,9 +113,12 @@ def fused_heads(
         # Finite, because minus infinity everywhere would give weights of NaN.
         half = keras.backend.standardize_dtype(query.dtype) == "float16"
         bias = ops.where(mask, bias, ops.cast(-3e4 if half else -1e30, query.dtype))
+    fused_mask = None
+    if mask is not None and bias is None:
+        fused_mask = mask_for_fused_attention(mask, query.shape[2])
     context = ops.dot_product_attention(
         *(ops.transpose(x, (0, 2, 1, 3)) for x in (query, keys, values)),
-        mask=mask if bias is None else None,
+        mask=fused_mask,
         bias=bias,
         scale=1.0,
         is_causal=causal_only,
