@@ -269,9 +269,10 @@ class Pages:
                 answers += self._event(program, client, config, what)
         path = file[0]["path"] if isinstance(file, list) else file["path"]
         what = f"gradio_api/file={path}", {}
+        # Some paths cannot be sent.
         with contextlib.suppress(ValueError):
             answers += self._get(program, client, config, what)
-        return answers
+        return answers or [(400, "no event takes a file")]
 
     def _event(self, program, client, config, what):
         number, values = what

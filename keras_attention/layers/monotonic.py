@@ -77,8 +77,8 @@ class MonotonicWeighting(Weighting):
         self.mode = mode
         self.inference = inference
         self.selects = "hard" in (mode, inference)
-        self.noise = noise
-        self.score_bias = score_bias
+        self.noise = float(noise)
+        self.score_bias = float(score_bias)
         self.seed, self.seed_generator = seed_and_generator(seed)
 
     def build(self, scores_shape: Shape) -> None:

@@ -149,7 +149,7 @@ class HeadOptions:
     @functools.cached_property
     def score_scale(self) -> float:
         """Number that multiplies the scores."""
-        return self.key_dim**-0.5 if self.scale is None else self.scale
+        return self.key_dim**-0.5 if self.scale is None else float(self.scale)
 
     @functools.cached_property
     def needs_positions(self) -> bool:

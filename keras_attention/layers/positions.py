@@ -115,7 +115,7 @@ class PositionEncoding(CheckedCall, keras.layers.Layer):
         self.supports_masking = True
         self.kind = kind
         self.layout = layout
-        self.max_wavelength = max_wavelength
+        self.max_wavelength = float(max_wavelength)
         self.max_length = check_positive_integer(
             "max_length", max_length, optional=True
         )
@@ -140,7 +140,7 @@ class PositionEncoding(CheckedCall, keras.layers.Layer):
         else:
             depth, dtype = inputs.shape[-1], accumulation_dtype(self.compute_dtype)
             powers = np.arange(0, depth, 2) / depth
-            wavelengths = float(self.max_wavelength) ** powers
+            wavelengths = self.max_wavelength**powers
             positions = ops.cast(positions, dtype)
             angles = positions[..., None] / ops.convert_to_tensor(wavelengths, dtype)
             waves = [ops.sin(angles), ops.cos(angles)]
@@ -320,17 +320,17 @@ class RotaryPositions(RelativePositions):
             lambda x: 1 <= x < math.inf,
         )
         super().__init__(**kwargs)
-        self.max_wavelength = max_wavelength
+        self.max_wavelength = float(max_wavelength)
         self.fraction = fraction
         self.scaling = scaling
-        self.scaling_factor = scaling_factor
+        self.scaling_factor = float(scaling_factor)
 
     def build(self, query_shape: Shape, value_shape: Shape) -> None:
         self._rotated_depth(query_shape[-1])
         self.built = True
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        depth, base = self._rotated_depth(x.shape[-1]), float(self.max_wavelength)
+        depth, base = self._rotated_depth(x.shape[-1]), self.max_wavelength
         if self.scaling == "ntk" and depth > 2:
             base *= self.scaling_factor ** (depth / (depth - 2))
         frequencies = base ** (-np.arange(0, depth, 2) / depth)

@@ -51,7 +51,7 @@ class NormalizedCell:
                 f"kernel grows with their square. Received: {units:,}"
             )
         super().__init__(units, **options)
-        self.epsilon = epsilon
+        self.epsilon = float(epsilon)
         self.gain_initializer = keras.initializers.get(gain_initializer)
 
     def _add_gain(self, name: str, size: Any) -> Tensor:

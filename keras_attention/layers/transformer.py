@@ -188,7 +188,7 @@ class TransformerLayer(CheckedCall, CompositeLayer):
         self.dropout = dropout
         self.activation_dropout = activation_dropout
         self.norm_first = norm_first
-        self.epsilon = epsilon
+        self.epsilon = float(epsilon)
         self.use_bias = use_bias
         self.options = options
         # Without dropout there is no state to save.

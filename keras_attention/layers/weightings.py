@@ -56,7 +56,7 @@ class TemperatureWeighting(Weighting):
         super().__init__(**kwargs)
         check_positive("temperature", temperature)
         check_boolean("learn_temperature", learn_temperature)
-        self.temperature = temperature
+        self.temperature = float(temperature)
         self.learn_temperature = learn_temperature
         self.has_temperature = learn_temperature or temperature != 1.0
 
@@ -323,7 +323,7 @@ class HardWeighting(TemperatureWeighting):
         self.estimator = estimator
         self.inference = inference
         self.soft_probability = soft_probability
-        self.relaxation = relaxation
+        self.relaxation = float(relaxation)
         self.seed, self.seed_generator = seed_and_generator(seed)
 
     def draw(self, shape: Shape) -> Nested:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from attention_testing.arrays import numpy
 
 SEQUENCE = np.zeros((2, 3, 5), "float32")
 SEARCH = {"start": 0, "end": 1, "max_length": 3}
@@ -263,3 +264,23 @@ def test_integers_of_numpy_are_plain_in_the_config(make, options):
         return re.sub(r'"name": "[^"]*"|"shared_object_id": \d+', "", config)
 
     assert plain(keras.tree.map_structure(of_numpy, options)) == plain(options)
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [
+        (lambda: ka.LayerNormGRUCell(3, epsilon=10**18), [(2, 4), (2, 3)]),
+        (lambda: ka.SoftmaxWeighting(temperature=10**18), [(2, 1, 4)]),
+        (lambda: ka.HardWeighting(temperature=10**18), [(2, 1, 4)]),
+        (lambda: ka.SelfAttention(2, 4, scale=10**18), [(2, 5, 8)]),
+        (
+            lambda: ka.SelfAttention(2, 4, positions=ka.RotaryPositions(10**18)),
+            [(2, 5, 8)],
+        ),
+        (lambda: ka.PositionEncoding(max_wavelength=10**18), [(2, 5, 8)]),
+    ],
+)
+def test_large_integers_are_numbers(make, shapes):
+    tensors = [np.ones(shape, "float32") for shape in shapes]
+    outputs = keras.tree.flatten(make()(*tensors))
+    assert np.isfinite(numpy(outputs[0])).all()
