@@ -234,7 +234,7 @@ def commands(folder):
     corpus = ["--data", folder / "corpus", "--pair", "en-fr"]
     evaluate = ["evaluate", *corpus, *model, "--runtime", "keras"]
     by_title["nmt evaluate"] = "nmt", evaluate, None
-    calibrate = ["calibrate", *corpus, "--split", "train", "--model"]
+    calibrate = ["calibrate", *corpus, "--split", "train"]
     by_title["nmt calibrate"] = "nmt", calibrate, "calibrated"
     translate = ["translate", "--input", folder / "corpus" / "train.en", *model]
     by_title["nmt translate"] = "nmt", [*translate, "--output"], "out.fr"

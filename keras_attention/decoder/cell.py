@@ -67,8 +67,8 @@ class AttentionCell(CompositeLayer):
     `[input[t]; context[t-1]]` without an attentional vector; the first step receives
     zeros. A gate multiplies the context by `sigmoid(w_gate . query[t] + b_gate)`.
 
-    With a visual sentinel (adaptive attention), the carry `m[t]` of an LSTM competes
-    with the values for attention, as one more position of `memory`:
+    With a visual sentinel (adaptive attention), the cell state `m[t]` of an LSTM
+    competes with the values for attention, as one more position of `memory`:
 
         sentinel[t] = sigmoid(W_x input[t] + W_h h[t-1]) * tanh(m[t])
         weights[t]; beta[t] = softmax([scores[t]; score(h[t], W_s sentinel[t])])

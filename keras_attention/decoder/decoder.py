@@ -35,10 +35,13 @@ class AttentionDecoder(CheckedCall, CompositeLayer):
 
     What does not depend on the previous step is computed for all steps at once: the
     products of the cell's kernel with the inputs, attentional vectors that are not fed
-    back, and the gradients of the kernels. So is the whole
-    attention, if the current state is the query, nothing is fed back and the attention
-    has no state. Coverage, monotonic attention and local-m windows have one. Second
-    derivatives, such as those of a gradient penalty, are therefore correct on JAX only.
+    back, and the gradients of the kernels. The whole attention is computed at once,
+    too, if `order="current"`, nothing is fed back, and the attention keeps no state.
+    Coverage, monotonic attention, causal attention and local-m windows keep one.
+
+    Second derivatives, such as those of a gradient penalty, are correct on JAX only. On
+    TensorFlow and PyTorch they are wrong without an error, since the gradients of the
+    kernels are computed by hand and cannot be differentiated again.
 
     Args:
         cell: The `AttentionCell`.

@@ -10,7 +10,7 @@ from keras_attention.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_attention")
 class Dropout(keras.layers.Dropout):
-    """Keras' dropout, which on TensorFlow is as fast under XLA as in a graph.
+    """`keras.layers.Dropout`, but fast under XLA on TensorFlow on processors.
 
         output = x * kept / (1 - rate), kept = 1 with probability 1 - rate, else 0
 

@@ -184,7 +184,7 @@ class MultiHeadAttention(BaseAttention):
     Sliding window: with `window_size`, W, query t sees the positions s with
     `|s - t| < W` only: up to W of them if `causal`, else up to 2 W - 1. The window
     counts valid steps; `keras.layers.GroupQueryAttention` counts masked ones, too. The
-    results differ if a masked step lies between valid ones.
+    results differ only if a masked step lies between valid ones.
 
     Masking: `True` means attend. Positions where `value_mask`, `key_mask` or
     `attention_mask` is `False` get a weight of exactly zero, whatever is stored at
@@ -201,8 +201,10 @@ class MultiHeadAttention(BaseAttention):
     Step by step, project the other sequence once:
     `memory = layer.memory(value, value_mask=...)`, then `outputs, _ = layer.step(query,
     memory)` as often as needed: `outputs["context"]` equals `layer(query, value,
-    value_mask=...)`. With `positions` or a window, the step needs `query_positions`,
-    the position of each query in its sequence, int32 `(batch, queries)`.
+    value_mask=...)`, unless the layer is causal. A step is causal with `causal=True`,
+    which needs all queries at once. With `positions` or a window, pass
+    `query_positions`, the position of each query in its sequence, int32
+    `(batch, queries)`; without them, the queries of every step count from 0.
 
     Args:
         num_heads: Positive integer, number of heads.

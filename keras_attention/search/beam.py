@@ -109,9 +109,10 @@ def beam_search(step: Step, state: Nested, **options: Any) -> Tensors:
         constraints: List of `Constraint` objects, such as `Ban` and `RequiredPhrases`.
         positions: Number of positions S that the step attends to. If it is `None`, the
             search learns it from one more call of the step, and a graph of the search
-            takes longer to trace. With a number, the first call of the step is inside
-            a loop, so that on JAX its layers must be built before, and the model sees
-            `start` before it is checked.
+            takes longer to trace. With a number, the step is first called inside the
+            loop. On JAX, its layers must then be built before, by a call of your own;
+            and a `start` outside of the vocabulary reaches your model before the
+            search refuses it.
 
     Returns:
         Dict of tensors, the finished hypotheses of a row before the unfinished ones,

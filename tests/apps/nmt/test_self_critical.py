@@ -106,8 +106,23 @@ def test_samples_depend_on_seed_and_step_alone(learning, corpus):
     assert not np.array_equal(first["target"], other["target"])
 
 
-def test_the_loss_is_of_the_distribution_that_samples_are_drawn_from(learning):
-    network = learning.network
+@pytest.mark.parametrize("output_bias", [False, True])
+def test_the_loss_is_of_the_distribution_that_samples_are_drawn_from(
+    subwords, output_bias
+):
+    network = untrained(subwords, "self-attention", output_bias=output_bias).network
+    if output_bias:
+        size = len(subwords)
+        network.output_bias.assign(np.linspace(-1, 1, size, dtype="float32"))
+    check_loss_of_samples(network)
+
+
+@pytest.mark.exhaustive
+def test_the_loss_of_a_recurrent_network_is_of_that_distribution(subwords):
+    check_loss_of_samples(untrained(subwords, "bahdanau").network)
+
+
+def check_loss_of_samples(network):
     network.sample_temperature = 0.25
     source = np.array([[7, 8, 9, END]], "int32")
     target = np.array([[[START, 40, 50, END], [START, 60, END, PAD]]], "int32")

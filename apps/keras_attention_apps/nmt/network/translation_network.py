@@ -200,11 +200,11 @@ class TranslationNetwork(DecoderNetwork):
             loss = ops.sum(ops.where(mask, losses, 0.0)) / ops.maximum(tokens, 1.0)
         else:
             options = {"label_smoothing": self.label_smoothing}
-            hidden = y_pred
+            hidden, table = self.output_layer(y_pred)
             if "advantages" in x:
+                # With it, the bias of the logits is divided, too.
                 hidden = hidden / self.sample_temperature
                 options = {"weights": ops.reshape(x["advantages"], (-1, 1))}
-            hidden, table = self.output_layer(hidden)
             loss = linear_crossentropy(targets, hidden, table, mask, **options)
         tokens = ops.cast(tokens, loss.dtype)
         self.mean_loss.update_state(loss, sample_weight=tokens)
