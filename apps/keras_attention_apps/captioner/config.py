@@ -194,8 +194,8 @@ class CaptionTrainingOptions:
     )
     output: Path = option(
         REQUIRED,
-        """Output folder for the best model, the checkpoints and the report
-        (report.html).""",
+        """Output folder for the best model, the checkpoints, the report (report.html)
+        and the metrics of every step and epoch (steps.csv, epochs.csv).""",
     )
     model: ModelConfig = group(ModelConfig(), prefix="model.")
     from_preset: str | None = option(

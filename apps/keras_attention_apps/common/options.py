@@ -530,6 +530,17 @@ class TrainingOptions:
         precision is faster on hardware that supports it.""",
     )
     seed: Seed = option(0, "Random seed.")
+    tensorboard: bool = option(
+        False,
+        """Write the metrics of every step and epoch for TensorBoard, too, into
+        OUTPUT/tensorboard.""",
+    )
+    open_report: bool = option(
+        False,
+        """Open the report in a browser: it shows the curves while the training
+        runs.""",
+        flags=("--open",),
+    )
     devices: DevicesConfig = group(DevicesConfig())
     reading: ReadingConfig = group(ReadingConfig())
 

@@ -323,8 +323,8 @@ class TranslationTrainingOptions:
 
     output: Path = option(
         REQUIRED,
-        """Output folder for the best model, the checkpoints and the report
-        (report.html).""",
+        """Output folder for the best model, the checkpoints, the report (report.html)
+        and the metrics of every step and epoch (steps.csv, epochs.csv).""",
     )
     source: Path | None = option(
         None,

@@ -1,9 +1,12 @@
 import dataclasses
 import html.parser
 import json
+import math
 import operator
 import re
+import time
 import types
+import webbrowser
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.training.checkpoints import Checkpoints
 from keras_attention_apps.common.training.report import (
     MAX_DOTS,
+    MAX_POINTS,
     REPORT,
     SAMPLES,
     Report,
@@ -57,7 +61,7 @@ class Page(html.parser.HTMLParser):
         self.text += data
 
 
-def training(output, examples=("one", "two"), **options):
+def training(output, examples=("one", "two"), steps=(), **options):
     """Return a report of a training, its checkpoints and its samples."""
     checkpoints = Checkpoints(output / "checkpoints", {})
     samples = texts(list(examples))
@@ -72,6 +76,7 @@ def training(output, examples=("one", "two"), **options):
         metric="bleu",
         rank=operator.itemgetter("bleu"),
         samples=samples,
+        log=types.SimpleNamespace(rows=list(steps)),
     )
     return Report(training), checkpoints, samples
 
@@ -158,6 +163,60 @@ def test_texts_are_escaped_and_nothing_is_loaded(tmp_path):
     assert page.text.count(evil) > 5
     policies = [x for _, x in page.tags if x.get("http-equiv")]
     assert policies[0]["content"].startswith("default-src 'none';")
+
+
+def is_reloaded(page):
+    return any(x.get("http-equiv") == "refresh" for _, x in page.tags)
+
+
+def test_a_report_reloads_itself_until_the_training_ends(tmp_path, monkeypatch, capsys):
+    opened, steps = [], []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    run = training(tmp_path)
+    report, path = run[0], tmp_path / REPORT
+    report.training.log.rows = steps
+    report.begin(shown=True)
+    page = Page(path)
+    assert is_reloaded(page) and "Running: before the first step, at " in page.text
+    assert opened == [path.as_uri()]
+    assert f"open {path} in yours" in capsys.readouterr().out
+
+    steps += [("A", {"loss": 3.25}), ("A", {"loss": math.nan})]
+    report.refresh("A, epoch 1 of 3, step 2 of 5")
+    assert "step 2" not in Page(path).text
+    monkeypatch.setattr(time, "monotonic", lambda: math.inf)
+    report.refresh("A, epoch 1 of 3, step 2 of 5")
+    page = Page(path)
+    assert is_reloaded(page) and "Running: A, epoch 1 of 3, step 2 of 5" in page.text
+    assert "Training loss by step" in page.text and "Reward" not in page.text
+
+    epoch(*run, "A", 1.0, text="a")
+    assert is_reloaded(Page(path))
+    for interrupted in (True, False):
+        report.end(interrupted=interrupted)
+        page = Page(path)
+        assert not is_reloaded(page) and "Running" not in page.text
+        assert ("same command resumes" in page.text) == interrupted
+    assert "a 0" in page.text
+
+
+def test_charts_of_steps_have_few_points_in_the_colours_of_their_phases(tmp_path):
+    rows = [("A", {"loss": 1.0})] * 1500 + [("B", {"loss": 9.0, "reward": 2.0})] * 500
+    run = training(tmp_path, steps=rows)
+    for phase in ("preset", "A", "average", "B"):
+        epoch(*run, phase, 1.0, text="a")
+    text = (tmp_path / REPORT).read_text(encoding="utf-8")
+    steps, _ = text.split("<h2>Curves")
+    loss, reward = steps.split("<figcaption>")[1:]
+    assert "Training loss by step, means of 10 steps" in loss
+    # The loss of self-critical training has another scale.
+    assert "first 1, last 1" in loss and "first 2, last 2" in reward
+    lines = re.findall(
+        r'<path d="([^"]*)"[^>]*style="fill: none; stroke: ([^;]*)', loss
+    )
+    points = {colour: path.count("L") + 1 for path, colour in lines if "L" in path}
+    assert points["var(--phase-1)"] > 1 and "var(--phase-0)" not in points
+    assert all(count <= MAX_POINTS for count in points.values())
 
 
 def test_a_failure_is_reported_and_does_not_end_the_training(tmp_path, capsys):

@@ -1,3 +1,4 @@
+import csv
 import dataclasses
 import json
 import shutil
@@ -57,6 +58,29 @@ def test_the_report_shows_translations_and_alignments(trained, corpus):
     # At least two translations: those of the first and of the best epoch.
     assert text.count('class="ka-heat"') >= 12
     assert "model.units" in text
+
+
+def test_the_log_has_every_step_and_every_epoch(trained):
+    steps, epochs = (
+        [*csv.DictReader((trained / name).read_text().splitlines())]
+        for name in ("steps.csv", "epochs.csv")
+    )
+    per_epoch, rest = divmod(len(steps), 3)
+    assert not rest and [int(x["step"]) for x in steps] == [*range(1, len(steps) + 1)]
+    *trained_epochs, average = epochs
+    for number, row in enumerate(trained_epochs, 1):
+        metrics = history(trained)[number - 1]
+        assert row["phase"] == "Teacher forcing" and row["epoch"] == str(number)
+        assert int(row["step"]) == number * per_epoch
+        assert float(row["bleu"]) == pytest.approx(metrics["bleu"], rel=1e-4)
+        # The loss of an epoch is the mean of its steps, weighted by their tokens.
+        losses = [float(x["loss"]) for x in steps if x["epoch"] == str(number)]
+        assert np.mean(losses) == pytest.approx(metrics["loss"], rel=0.1)
+        assert min(losses) < metrics["loss"] < max(losses)
+    assert average["phase"] == "Average of 2 epochs"
+    assert average["epoch"] == average["loss"] == "" and float(average["chrf"]) >= 0
+    rates = [float(x["learning_rate"]) for x in steps]
+    assert 0 <= rates[-1] < max(rates) <= 1e-2
 
 
 def test_warm_up_and_average_are_short_where_the_training_is(

@@ -230,7 +230,9 @@ class CaptionNetwork(decoder_network.DecoderNetwork):
             losses = losses + options.supervision * supervised
         loss = ops.sum(losses) / divisor
         self.mean_loss.update_state(loss, sample_weight=words)
-        return share_of_replica(words) * loss
+        loss = share_of_replica(words) * loss
+        self.step_loss.update_state(loss)
+        return loss
 
 
 def attention_entropy(weights):

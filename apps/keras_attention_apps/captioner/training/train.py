@@ -62,6 +62,7 @@ from keras_attention_apps.common.models import short_digest
 from keras_attention_apps.common.network.decoder_network import shape_multiple
 from keras_attention_apps.common.training import data_sets, runner
 from keras_attention_apps.common.training.checkpoints import open_checkpoints
+from keras_attention_apps.common.training.logs import check_tensorboard
 from keras_attention_apps.common.training.report import Samples
 
 # Longer side of an image in the report, in pixels.
@@ -87,6 +88,7 @@ def train(config: TrainConfig):
     runner.check_epochs(
         config.epochs, config.fine_tune_epochs, config.self_critical_epochs
     )
+    check_tensorboard(config.tensorboard)
     if config.self_critical_epochs != 0 and config.captions_per_image < 2:
         raise UserError(
             "captions_per_image must be at least 2 in self-critical training: the "

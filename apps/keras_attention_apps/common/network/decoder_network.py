@@ -65,6 +65,20 @@ def power_of_two(count, largest):
     return min(1 << (count - 1).bit_length(), largest)
 
 
+class LastValue(keras.metrics.Metric):
+    """The value of the last step: on several devices, the sum of their shares."""
+
+    def __init__(self, name):
+        super().__init__(name=name)
+        self.value = self.add_variable((), "zeros", name="value")
+
+    def update_state(self, value):
+        self.value.assign(ops.cast(value, self.value.dtype))
+
+    def result(self):
+        return ops.convert_to_tensor(self.value)
+
+
 class DecoderNetwork(keras.Model):
     """A network that generates token ids: what training and a search need of it.
 
@@ -74,7 +88,8 @@ class DecoderNetwork(keras.Model):
     and attention `(B, K, S)`.
 
     Self-critical training samples with `sample_temperature`. `mean_loss` is weighted by
-    tokens; the mean of Keras is weighted by rows, padding included.
+    tokens; the mean of Keras is weighted by rows, padding included. `step_loss` is the
+    loss of the last step, without those before it.
     """
 
     def __init__(self, config, *, name, sample_temperature=1.0):
@@ -82,6 +97,7 @@ class DecoderNetwork(keras.Model):
         self.config = config
         self.sample_temperature = sample_temperature
         self.mean_loss = keras.metrics.Mean(name="loss")
+        self.step_loss = LastValue(name="step_loss")
 
 
 class Ensemble(keras.Model):

@@ -36,6 +36,8 @@ CHANGEABLE = (
     "reverse_model",
     "output",
     "cache",
+    "open_report",
+    "tensorboard",
     "devices.hosts",
     "devices.host_index",
     "reading.max_bytes",
@@ -52,6 +54,7 @@ class Progress:
         phase: Index of the current phase, from 0.
         epoch: Finished epochs of that phase.
         weights: File name of the checkpoint, `None` before a phase starts.
+        steps: Number of finished steps of all phases.
         seeds: States of the random generators, which Keras does not save.
         history: One dict of metrics for the preset from which the training starts, if
             any, for every finished epoch of all phases, and for the average of epochs.
@@ -60,6 +63,7 @@ class Progress:
     phase: Natural = 0
     epoch: Natural = 0
     weights: str | None = None
+    steps: Natural = 0
     seeds: list[list[int]] = dataclasses.field(default_factory=list)
     history: list[dict[str, float]] = dataclasses.field(default_factory=list)
 

@@ -1,5 +1,7 @@
 """The report of a training: curves, samples and options in one HTML file."""
 
+import collections
+import contextlib
 import dataclasses
 import functools
 import html
@@ -8,12 +10,14 @@ import itertools
 import math
 import re
 import sys
+import time
+import webbrowser
 from pathlib import Path
 
 import numpy as np
 
 from keras_attention_apps.common import files
-from keras_attention_apps.common.distribution import on_first_host
+from keras_attention_apps.common.distribution import is_first_host, on_first_host
 from keras_attention_apps.common.errors import UserError, reason
 from keras_attention_apps.common.web.markup import table
 
@@ -116,6 +120,10 @@ GENERATOR = '<meta name="generator" content="keras-attention">'
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 # Number of validation examples in a report.
 SAMPLES = 6
+# Seconds after which the report of a running training is written again.
+REFRESH = 20
+# Maximum number of points in a chart of steps.
+MAX_POINTS = 200
 
 NAMES = {
     "loss": "Training loss",
@@ -140,6 +148,16 @@ def check_report(output):
             f"expected an output folder whose {REPORT}, if any, is that of a training. "
             f"Received: {str(output)!r}"
         )
+
+
+@contextlib.contextmanager
+def with_warning(path):
+    """Print errors of writing a file: a training that took hours must not end."""
+    try:
+        yield
+    except Exception as error:
+        problem = f"{path} could not be written: {reason(error)}"
+        print(f"Warning: {problem}", file=sys.stderr)
 
 
 class Samples:
@@ -176,10 +194,11 @@ class Samples:
 
 
 class Report:
-    """The report of a `Training`, which is rewritten after every epoch.
+    """The report of a `Training`, which is rewritten while it runs.
 
-    Its data is kept beside the checkpoints, so that a resumed training continues it. An
-    error in a report is printed, and the training goes on.
+    Until the end, browsers load it again and again. Its data is kept beside the
+    checkpoints, so that a resumed training continues it. An error in a report is
+    printed, and the training goes on.
     """
 
     def __init__(self, training):
@@ -187,19 +206,40 @@ class Report:
         self.path = training.config.output / REPORT
         self._data = training.checkpoints.directory / DATA
         self._epochs = self._read()
+        # The parts on the epochs as HTML, until there is another epoch.
+        self._parts = None
+        # What the training does while it runs, and when the report is written again.
+        self._state, self._next = "", 0.0
+
+    def begin(self, *, shown=False):
+        """Write the report of a training that begins, and show it in a browser."""
+        self.refresh("before the first step")
+        if shown and is_first_host() and not webbrowser.open(self.path.as_uri()):
+            print(f"There is no browser here: open {self.path} in yours")
+
+    def refresh(self, state):
+        """Write the report if it is old; `state` is what the training does."""
+        self._state = state
+        if time.monotonic() >= self._next:
+            # After an error, only the next epoch is written.
+            self._next = math.inf
+            with with_warning(self.path):
+                on_first_host(self._write)
+
+    def end(self, *, interrupted=False):
+        """Write the report for the last time, if there is one."""
+        self._state = ""
+        if self.path.exists():
+            with with_warning(self.path):
+                on_first_host(self._write, interrupted=interrupted)
 
     def add_epoch(self, phase, metrics):
         """Add an epoch, or another model that was validated, and write the report."""
-        try:
+        with with_warning(self.path):
             on_first_host(self._add_epoch, phase, metrics)
-        # A training that took hours must not end because of its report.
-        except Exception as error:
-            problem = f"{self.path} could not be written: {reason(error)}"
-            print(f"Warning: {problem}", file=sys.stderr)
 
     def _add_epoch(self, phase, metrics):
-        # An epoch without a checkpoint is repeated when the training resumes.
-        del self._epochs[len(self.training.progress.history) :]
+        self._parts = None
         outputs = self.training.samples.outputs()
         self._epochs.append(
             {
@@ -222,8 +262,11 @@ class Report:
             epochs = files.read_json(self._data)
         except (OSError, ValueError):
             epochs = []
-        missing = self.training.progress.history[len(epochs) :]
-        return epochs + [{"phase": "Earlier", "figures": x} for x in missing]
+        history = self.training.progress.history
+        missing = history[len(epochs) :]
+        epochs += [{"phase": "Earlier", "figures": x} for x in missing]
+        # An epoch without a checkpoint is repeated when the training resumes.
+        return epochs[: len(history)]
 
     def _phases(self):
         """Return a triple for each phase: title, index of the first epoch, and end."""
@@ -242,27 +285,37 @@ class Report:
         """Return the epochs with attention: the first, and the best of each phase."""
         return {0, *(self._best(first, end) for _, first, end in self._phases())}
 
-    def _write(self):
+    def _write(self, *, interrupted=False):
         title = html.escape(self.training.title)
+        refresh, state = "", ""
+        if self._state:
+            refresh = f'<meta http-equiv="refresh" content="{REFRESH}">'
+            state = f"Running: {self._state}, at {time.strftime('%H:%M:%S')}"
+        elif interrupted:
+            state = "Interrupted: the same command resumes the training"
+        if self._parts is None:
+            self._parts = [*self._curves(), *self._sample_parts(), *self._details()]
         text = "\n".join(
             [
                 "<!doctype html>",
-                f'<html lang="en"><head><meta charset="utf-8">{GENERATOR}',
+                f'<html lang="en"><head><meta charset="utf-8">{GENERATOR}{refresh}',
                 f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
                 '<meta name="viewport" content="width=device-width">',
                 f"<title>{title}</title>",
                 f"<style>{STYLE.read_text(encoding='utf-8')}</style></head>",
                 f"<body><main><header><h1>{title}</h1>",
                 f"<p>{html.escape(self.training.data_summary)}</p></header>",
-                *self._curves(),
-                *self._sample_parts(),
-                *self._details(),
+                f'<p class="state" role="status">{html.escape(state)}</p>'
+                * bool(state),
+                *self._step_curves(),
+                *self._parts,
                 "</main></body></html>\n",
             ]
         )
         with files.atomic_path(self.path) as temporary:
             # Names of files may contain bytes that are not UTF-8.
             temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        self._next = time.monotonic() + REFRESH
 
     def _names(self):
         """Return the name of each epoch: its phase, and its number in it."""
@@ -273,8 +326,38 @@ class Report:
                 names.append(f"{title}, epoch {number}" if trained else title)
         return names
 
+    def _step_curves(self):
+        """Yield charts of the loss and the reward by step."""
+        rows = self.training.log.rows
+        sizes = (x * 10**power for power in itertools.count() for x in (1, 2, 5))
+        size = next(x for x in sizes if len(rows) <= x * MAX_POINTS)
+        points = [rows[i : i + size] for i in range(0, len(rows), size)]
+        # With the colours of the other charts: phases without steps have no points.
+        titles = [title for title, *_ in self._phases()] + [title for title, _ in rows]
+        counts = collections.Counter(point[0][0] for point in points)
+        phases, end = [], 0
+        for title in dict.fromkeys(titles):
+            first, end = end, end + counts[title]
+            phases.append((first, end))
+        note = f", means of {size:,} steps" if size > 1 else ""
+        charts = [
+            chart(
+                f"{_named(name)} by step{note}",
+                [_mean(_comparable(x).get(name) for _, x in point) for point in points],
+                phases,
+                [str(i * size) for i in range(len(points))],
+            )
+            for name in ("loss", "reward")
+        ]
+        if any(charts):
+            yield '<section><h2>Steps</h2><div class="charts">'
+            yield from charts
+            yield "</div></section>"
+
     def _curves(self):
         """Yield the best epoch, the phases, and a chart for each metric."""
+        if not self._epochs:
+            return
         phases, metric = self._phases(), self.training.metric
         best = self._best(0, len(self._epochs))
         name = html.escape(self._names()[best])
@@ -309,6 +392,8 @@ class Report:
 
     def _sample_parts(self):
         """Yield every sample: its head, and the attention and texts by epoch."""
+        if not self._epochs:
+            return
         yield "<section><h2>Samples</h2>"
         yield (
             "<p>Validation examples, decoded after the first epoch and after the best "
@@ -360,6 +445,12 @@ def _comparable(metrics):
     # Its scale differs from that of the other phases.
     left_out = "loss" if "reward" in metrics else None
     return {name: value for name, value in metrics.items() if name != left_out}
+
+
+def _mean(values):
+    """Return the mean of the finite values, or `None`."""
+    known = [x for x in values if x is not None and math.isfinite(x)]
+    return sum(known) / len(known) if known else None
 
 
 def _named(name):

@@ -31,6 +31,7 @@ from keras_attention_apps.common.training.checkpoints import (
     check_checkpoints,
     is_begun,
 )
+from keras_attention_apps.common.training.logs import EVENTS, Log, check_logs
 from keras_attention_apps.common.training.report import (
     Report,
     Samples,
@@ -39,7 +40,7 @@ from keras_attention_apps.common.training.report import (
 )
 
 # Folders that every training writes.
-FOLDERS = (BEST, LAST, CHECKPOINTS)
+FOLDERS = (BEST, LAST, CHECKPOINTS, EVENTS)
 
 
 class StopOnInvalidLoss(keras.callbacks.Callback):
@@ -74,6 +75,50 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
                 "smaller learning rate or a smaller clip_norm (gradient clipping), and "
                 "another output folder. The last valid checkpoint is kept"
             )
+
+
+class LogSteps(keras.callbacks.Callback):
+    """Log every step of a phase. Must come before callbacks that keep the metrics.
+
+    The metrics of Keras are means of an epoch. Those whose names begin with `step_` are
+    of one step: they are removed from the others.
+
+    Args:
+        training: The `Training`.
+        title: That of the phase.
+        epochs: Number of epochs of the phase.
+        steps: Number of steps of an epoch.
+        schedule: Function from the number of steps of the phase to the learning rate.
+    """
+
+    def __init__(self, training, title, *, epochs, steps, schedule):
+        super().__init__()
+        self.training, self.title, self.schedule = training, title, schedule
+        self.epochs, self.steps = epochs, steps
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch, self._begun = epoch, time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = time.monotonic()
+        values = _without_step_metrics(logs)
+        rate = self.schedule(self._epoch * self.steps + batch)
+        values |= {"learning_rate": float(rate), "seconds": now - self._begun}
+        self._begun = now
+        self.training.log.add_step(self.title, self._epoch + 1, values)
+        self.training.report.refresh(
+            f"{self.title}, epoch {self._epoch + 1} of {self.epochs}, "
+            f"step {batch + 1:,} of {self.steps:,}"
+        )
+
+    def on_epoch_end(self, epoch, logs=None):
+        _without_step_metrics(logs)
+
+
+def _without_step_metrics(logs):
+    """Remove the metrics of the last step, and return them without their prefix."""
+    names = [name for name in logs if name.startswith("step_")]
+    return {name.removeprefix("step_"): logs.pop(name) for name in names}
 
 
 class ReportTime(keras.callbacks.Callback):
@@ -246,6 +291,7 @@ def check_output(output, inputs=(), folders=FOLDERS, files=()):
         check_folder(output / name, model_names)
     check_checkpoints(output / CHECKPOINTS, files)
     check_report(output)
+    check_logs(output)
 
 
 def check_epochs(*epochs):
@@ -259,7 +305,8 @@ def check_epochs(*epochs):
 def training_options(config, private=()):
     """Return the options of a training as a dict, without folders of this machine."""
     options = dataclasses.asdict(config)
-    for name in ("output", "model", "devices", "reading", *private):
+    shown = ("open_report", "tensorboard")
+    for name in ("output", "model", "devices", "reading", *shown, *private):
         del options[name]
     for name, value in options.items():
         if isinstance(value, tuple):
@@ -298,7 +345,11 @@ class Training:
         self.network = self.task.network
         self.progress = self.checkpoints.progress
         self.best = self.config.output / BEST
+        self.log = Log(
+            self.config.output, self.progress, tensorboard=self.config.tensorboard
+        )
         self.report = Report(self)
+        self._begun = False
 
     def phases(self) -> Sequence[Callable[[], None]]:
         """Return the functions of the phases, in order."""
@@ -314,12 +365,25 @@ class Training:
         A training from a preset begins with the metrics of the preset as epoch 0, and
         the preset is the best model until an epoch exceeds it.
         """
+        try:
+            best = self._run()
+        except BaseException:
+            if self._begun:
+                self.report.end(interrupted=True)
+            raise
+        finally:
+            self.log.close()
+        self.report.end()
+        return best
+
+    def _run(self):
         if self.config.from_preset and self.progress == Progress():
             title = f"Epoch 0: {Path(self.config.from_preset).name}"
             print(f"{title}, before training", flush=True)
+            self._begin()
             metrics = _floats(distribution.broadcast_metrics(self.validate()))
             self.save_best()
-            self.report.add_epoch(title, metrics)
+            self.add_epoch(title, metrics)
             self.checkpoints.begin(metrics)
         for phase in self.phases()[self.progress.phase :]:
             phase()
@@ -334,6 +398,18 @@ class Training:
         described = ", ".join(f"{name} {x:.4g}" for name, x in best.items())
         print(f"The best model is in {self.best}: {described}")
         return self.best
+
+    def _begin(self):
+        """Open the log and the report, once the data are known to be valid."""
+        if not self._begun:
+            self._begun = True
+            self.log.begin()
+            self.report.begin(shown=self.config.open_report)
+
+    def add_epoch(self, phase, metrics):
+        """Log an epoch, or another model that was validated."""
+        self.log.add_epoch(phase, metrics)
+        self.report.add_epoch(phase, metrics)
 
     def load_best(self):
         """Load the weights of the best model so far, if there is one."""
@@ -386,13 +462,14 @@ class Training:
             return distribution.broadcast_metrics(validate())
 
         def end_epoch(epoch, logs):
-            self.report.add_epoch(title, _floats(logs))
+            self.add_epoch(title, _floats(logs))
             self.checkpoints.save(self.network, _floats(logs))
 
         steps = len(batches) * epochs
+        schedule = warm_up_and_cosine(learning_rate, min(warm_up, steps // 10), steps)
         self.network.compile(
             optimizer=distribution.AdamW(
-                warm_up_and_cosine(learning_rate, min(warm_up, steps // 10), steps),
+                schedule,
                 weight_decay=self.config.weight_decay,
                 global_clipnorm=self.config.clip_norm,
                 beta_2=self.beta_2,
@@ -412,6 +489,7 @@ class Training:
         )
         if validation.exhausted:
             return
+        self._begin()
         # Keras counts the epochs of each phase from 1.
         print(f"{title}, epochs: {epochs}")
         print(
@@ -425,6 +503,9 @@ class Training:
             initial_epoch=self.progress.epoch,
             callbacks=[
                 StopOnInvalidLoss(),
+                LogSteps(
+                    self, title, epochs=epochs, steps=len(batches), schedule=schedule
+                ),
                 validation,
                 keras.callbacks.LambdaCallback(on_epoch_end=end_epoch),
                 ReportTime(epochs, len(batches), self.progress.epoch),

@@ -106,9 +106,9 @@ class SelfCritical:
                 share = {name: array[rows] for name, array in batch.items()}
                 metrics = network.train_on_batch(share, return_dict=True)
                 rewards.append(reward)
-                callbacks.on_train_batch_end(
-                    step, {"loss": metrics["loss"], "reward": np.mean(rewards)}
-                )
+                logs = {"loss": metrics["loss"], "reward": np.mean(rewards)}
+                logs |= {"step_loss": metrics["step_loss"], "step_reward": reward}
+                callbacks.on_train_batch_end(step, logs)
             # On several devices of TensorFlow, the metrics of a step are approximate.
             loss = network.get_metrics_result()["loss"]
             callbacks.on_epoch_end(epoch, {"loss": loss, "reward": np.mean(rewards)})

@@ -208,7 +208,9 @@ class TranslationNetwork(DecoderNetwork):
             loss = linear_crossentropy(targets, hidden, table, mask, **options)
         tokens = ops.cast(tokens, loss.dtype)
         self.mean_loss.update_state(loss, sample_weight=tokens)
-        return share_of_replica(tokens) * loss
+        loss = share_of_replica(tokens) * loss
+        self.step_loss.update_state(loss)
+        return loss
 
     def _copying_losses(self, pointer_generator, x, targets, y_pred):
         """Return the loss of every token, `(B, T)`, of a network that copies.

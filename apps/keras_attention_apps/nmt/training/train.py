@@ -23,6 +23,7 @@ from keras_attention_apps.common.options import check_needs, with_defaults
 from keras_attention_apps.common.task import average_models
 from keras_attention_apps.common.training import data_sets, runner
 from keras_attention_apps.common.training.checkpoints import is_begun, open_checkpoints
+from keras_attention_apps.common.training.logs import check_tensorboard
 from keras_attention_apps.common.training.report import Samples, best_of, is_epoch
 from keras_attention_apps.common.training.self_critical import SelfCritical
 from keras_attention_apps.nmt.config import (
@@ -101,6 +102,7 @@ def train(config: TrainConfig):
         files=(SUBWORDS,),
     )
     runner.check_epochs(config.epochs, config.self_critical_epochs)
+    check_tensorboard(config.tensorboard)
     training, validation = read_texts(config)
     if config.from_preset and len(training) < FEW_PAIRS:
         config = with_defaults(config, GENTLE, f"{len(training):,} pairs")
@@ -348,7 +350,7 @@ class TranslationTraining(runner.Training):
             averaged = average_models(folders, Translator.from_preset)
             print(f"The average of {len(folders)} epochs:")
             scores = self.validate(averaged)
-            self.report.add_epoch(f"Average of {len(folders)} epochs", scores)
+            self.add_epoch(f"Average of {len(folders)} epochs", scores)
             if best_of([*history, scores], self.rank) == len(history):
                 names = [folder.name for folder in folders]
                 self.save_best(averaged, average_of=names)
