@@ -98,6 +98,9 @@ def check_equal(actual, expected):
             assert getattr(one, name) == pytest.approx(getattr(other, name), abs=1e-3)
         assert one.features.keys() == other.features.keys()
         for name, value in other.features.items():
+            # The last hypotheses of a beam, which no search promises, may differ.
+            if name == "agreement":
+                continue
             assert one.features[name] == pytest.approx(value, abs=1e-3), name
 
 
