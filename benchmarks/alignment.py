@@ -11,14 +11,24 @@ several. Prints
 - aligned: share of the words that attention, as printed by `nmt translate
   --alignments`, aligns with their source. Words that translate no word of the source
   count as wrong;
-- AER: alignment error rate of the same alignments.
+- AER: alignment error rate of the same alignments;
+- given: alignment error rate of `nmt align`, which aligns the sentences with their
+  right translations (forced decoding).
+
+eflomal and fast_align, as packaged by SYSTRAN, learn from the same pairs, the tested
+ones included, and align the latter; eflomal in the direction of the translators,
+fast_align in both, symmetrised. They need an environment with both:
 
     python benchmarks/alignment.py
     python benchmarks/alignment.py bahdanau --epochs 12
+    python -m venv aligners && aligners/bin/pip install eflomal systran-align
+    python benchmarks/alignment.py --aligners aligners/bin/python
 """
 
+import json
 import random
 import statistics
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +74,33 @@ TRANSLATORS = {
         "warm-up": 200,
         "model.units": 128,
     },
+}
+
+
+# Programs from pairs of sentences, the last of which are tested, to their links.
+ALIGNERS = {
+    "eflomal": """
+import json, sys, tempfile
+import eflomal
+sources, targets, count = json.load(sys.stdin)
+with tempfile.NamedTemporaryFile("r") as links:
+    eflomal.Aligner().align(sources, targets, links_filename_fwd=links.name)
+    lines = links.read().splitlines()[-count:]
+print(json.dumps([[x.split("-") for x in line.split()] for line in lines]))
+""",
+    "fast_align": """
+import json, os, sys, tempfile
+import systran_align
+sources, targets, count = json.load(sys.stdin)
+with tempfile.TemporaryDirectory() as folder:
+    text, forward, backward = (os.path.join(folder, x) for x in "tfb")
+    with open(text, "w") as file:
+        file.writelines(f"{x} ||| {y}\\n" for x, y in zip(sources, targets))
+    systran_align.generate_alignment_probabilities(text, forward, backward)
+    aligner = systran_align.Aligner(forward, backward)
+    words = ([x.split() for x in side[-count:]] for side in (sources, targets))
+    print(json.dumps([x["alignments"] for x in aligner.align_batch(*words)]))
+""",
 }
 
 
@@ -173,13 +210,43 @@ def score(translator, pairs, origin):
     }
 
 
+def error_rate(links, pairs, origin):
+    """Return the alignment error rate of links of the words of pairs."""
+    from keras_attention_apps.nmt.alignments import alignment_error_rate
+
+    references = []
+    for source, target in pairs:
+        words = source.split()
+        sure = {(words.index(origin[x]), j) for j, x in enumerate(target.split())}
+        references.append((sure, sure))
+    return alignment_error_rate(links, references)
+
+
+def links_of(aligner, python, pairs):
+    """Return the links of the last pairs, by an aligner that reads all of them."""
+    ended = subprocess.run(
+        [python, "-c", ALIGNERS[aligner]],
+        input=json.dumps([*zip(*pairs, strict=True), TEST]),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    lines = json.loads(ended.stdout.splitlines()[-1])
+    return [{tuple(map(int, link)) for link in line} for line in lines]
+
+
 def main():
     parser = workers.command_line(__doc__)
     parser.add_argument("attention", nargs="*", help=" ".join(TRANSLATORS))
     parser.add_argument("--epochs", type=int)
+    parser.add_argument(
+        "--aligners", metavar="PYTHON", help="Python that has eflomal and systran-align"
+    )
     parser.add_argument("--output", type=Path, help="folder to keep the models in")
     arguments = parser.parse_args()
     workers.check_names(parser, arguments.attention, TRANSLATORS)
+    from keras_attention_apps.nmt.alignments import align
+
     language = Language()
     pairs = language.pairs(TRAINING + VALIDATION + TEST)
     parts = {
@@ -191,9 +258,10 @@ def main():
         for name, part in parts.items():
             trainings.write_pairs(part, folder, name, ("from", "to"))
         print(
-            "| attention | trained | exact | BLEU | aligned | AER | subwords a word |"
+            "| attention | trained | exact | BLEU | aligned | AER | given "
+            "| subwords a word |"
         )
-        print("|---|---:|---:|---:|---:|---:|---:|")
+        print("|---|---:|---:|---:|---:|---:|---:|---:|")
         for attention in arguments.attention or TRANSLATORS:
             options = {"attention": attention, "pair": "from-to"}
             options |= TRANSLATORS[attention]
@@ -203,14 +271,20 @@ def main():
             translator, seconds = trained
             scores = score(translator, test, language.origin)
             encode = translator.tokenizer.encode
+            given = [alignment.links for alignment in align(translator, test)]
+            given = error_rate(given, test, language.origin)
             tokens = sum(len(encode(source)) - 1 for source, _ in test)
             words = sum(len(source.split()) for source, _ in test)
             print(
                 f"| {attention} | {seconds:.0f} s | {scores['exact']:.1%} "
                 f"| {scores['BLEU']:.1f} | {scores['aligned']:.1%} "
-                f"| {scores['AER']:.4f} | {tokens / words:.2f} |",
+                f"| {scores['AER']:.4f} | {given:.4f} | {tokens / words:.2f} |",
                 flush=True,
             )
+    for aligner in ALIGNERS if arguments.aligners else ():
+        links = links_of(aligner, arguments.aligners, pairs)
+        rate = error_rate(links, test, language.origin)
+        print(f"| {aligner} | | | | | | {rate:.4f} | |", flush=True)
 
 
 if __name__ == "__main__":

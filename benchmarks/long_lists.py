@@ -1,0 +1,70 @@
+"""From how many sentences on CTranslate2 translates faster than LiteRT.
+
+Whole processes of `nmt translate` translate the first line of a text, and the first
+`--count` lines, on each runtime in turn. Prints the shortest times of `--rounds`, in
+wall-clock seconds and in processor seconds: of the start with one sentence, of all
+sentences, and the further sentences a second; and the number of sentences from which
+the runtime that starts later is faster. On a busy machine, only processor seconds mean
+something. `nmt translate --runtime auto` chooses by such a number (`LONG_LINES`).
+
+    python benchmarks/long_lists.py val.en
+"""
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import workers
+from cold_start import process
+
+RUNTIMES = ("litert", "ctranslate2", "keras")
+KINDS = ("seconds", "processor seconds")
+
+
+def main():
+    parser = workers.command_line(__doc__)
+    parser.add_argument("text", type=Path, help="one sentence on each line")
+    parser.add_argument("--count", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--runtimes", nargs="+", default=RUNTIMES[:2], choices=RUNTIMES)
+    parser.add_argument("--model", default="tatoeba-multi30k-en-de")
+    options = parser.parse_args()
+    lines = options.text.read_text(encoding="utf-8").splitlines()[: options.count]
+    counts, runs = (1, len(lines)), {}
+    with tempfile.TemporaryDirectory() as folder:
+        for count in counts:
+            text = "\n".join(lines[:count]) + "\n"
+            Path(folder, f"{count}.txt").write_text(text, encoding="utf-8")
+        for _, runtime, count in itertools.product(
+            range(options.rounds), options.runtimes, counts
+        ):
+            given = [
+                "--input",
+                f"{folder}/{count}.txt",
+                "--output",
+                f"{folder}/out.txt",
+            ]
+            given += ["--model", options.model, "--runtime", runtime]
+            measured = process("nmt", "translate", *given)[: len(KINDS)]
+            runs.setdefault((runtime, count), []).append(measured)
+    print(f"| runtime | | start | {len(lines)} sentences | further ones a second |")
+    print("|---|---|---:|---:|---:|")
+    starts, each = {}, {}
+    for runtime in options.runtimes:
+        start, whole = (np.min(runs[runtime, count], axis=0) for count in counts)
+        starts[runtime], each[runtime] = start, (whole - start) / (len(lines) - 1)
+        for i, kind in enumerate(KINDS):
+            print(
+                f"| {runtime} | {kind} | {start[i]:.2f} | {whole[i]:.2f} "
+                f"| {1 / each[runtime][i]:.1f} |"
+            )
+    first, *others = options.runtimes
+    for other, (i, kind) in itertools.product(others, enumerate(KINDS)):
+        if each[other][i] < each[first][i]:
+            even = (starts[other] - starts[first]) / (each[first] - each[other])
+            print(f"In {kind}, {other} is faster from {even[i]:,.0f} sentences on.")
+
+
+if __name__ == "__main__":
+    main()
