@@ -147,17 +147,17 @@ def _gradients(function, arrays=(), variables=()):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             result = scalar(*tensors)
-        found = tape.gradient(result, tensors, unconnected_gradients="zero")
+        grads = tape.gradient(result, tensors, unconnected_gradients="zero")
     elif backend == "jax":
         import jax
 
         # Compiled as a whole it is quicker than operation by operation.
-        found = jax.jit(jax.grad(scalar, argnums=tuple(range(len(tensors)))))(*tensors)
+        grads = jax.jit(jax.grad(scalar, argnums=tuple(range(len(tensors)))))(*tensors)
     else:
         import torch
 
         tensors = [x.detach().clone().requires_grad_() for x in tensors]
-        found = torch.autograd.grad(scalar(*tensors), tensors, allow_unused=True)
-        pairs = zip(found, tensors, strict=True)
-        found = [torch.zeros_like(x) if g is None else g for g, x in pairs]
-    return [ops.convert_to_numpy(gradient) for gradient in found]
+        grads = torch.autograd.grad(scalar(*tensors), tensors, allow_unused=True)
+        pairs = zip(grads, tensors, strict=True)
+        grads = [torch.zeros_like(x) if g is None else g for g, x in pairs]
+    return [ops.convert_to_numpy(gradient) for gradient in grads]

@@ -172,11 +172,11 @@ MODULES = {name for package in (LIBRARY, APPS) for name, _ in source_files(packa
 
 def imported_modules(*, inside_functions):
     """Return a dict from every module of ours to those of ours that it imports."""
-    found = {name: set() for name in MODULES}
+    imports = {name: set() for name in MODULES}
     for module, imported, inside_function in IMPORTS:
         if inside_functions or not inside_function:
-            found[module].add(module_of(imported))
-    return {module: names - {module, None} for module, names in found.items()}
+            imports[module].add(module_of(imported))
+    return {module: names - {module, None} for module, names in imports.items()}
 
 
 def test_no_modules_of_the_programs_import_each_other():
@@ -199,14 +199,14 @@ def test_imports_inside_functions_defer_packages_that_are_not_loaded_yet():
 
     def loaded(module):
         """Return the packages of others that the import of a module loads."""
-        waiting, seen, found = [module], set(), set()
+        waiting, seen, modules = [module], set(), set()
         while waiting:
             name = waiting.pop()
             if name not in seen:
                 seen.add(name)
                 waiting += own[name]
-                found |= packages[name]
-        return found - sys.stdlib_module_names
+                modules |= packages[name]
+        return modules - sys.stdlib_module_names
 
     needless = [
         (module, imported)
@@ -230,9 +230,9 @@ def test_tensorflow_stays_where_it_belongs():
 
 
 def test_jax_is_imported_for_several_hosts_only():
-    found = [x for x in IMPORTS if within(x[1], "jax")]
+    imports = [x for x in IMPORTS if within(x[1], "jax")]
 
-    assert {(module, inside) for module, _, inside in found} == {
+    assert {(module, inside) for module, _, inside in imports} == {
         (f"{APPS}.common.distribution", True)
     }
 
@@ -242,10 +242,10 @@ def test_pytorch_is_never_imported():
 
 
 def test_matplotlib_is_imported_inside_functions_only():
-    found = [x for x in IMPORTS if within(x[1], "matplotlib")]
+    imports = [x for x in IMPORTS if within(x[1], "matplotlib")]
 
-    assert found
-    assert [x for x in found if not x[2]] == []
+    assert imports
+    assert [x for x in imports if not x[2]] == []
 
 
 def test_the_page_on_the_architecture_names_files_and_names_that_exist():
@@ -266,12 +266,12 @@ DIFFERENCES = {"backends", "loops", "litert"}
 
 def test_equations_ask_for_no_backend():
     asked = ("keras.backend.backend(", "is_symbol(", "traces_for_cpu(", "sys._getframe")
-    found = set()
+    modules = set()
     for path in folder_of(LIBRARY).rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        found |= {path.stem for name in asked if name in text}
+        modules |= {path.stem for name in asked if name in text}
 
-    assert found == DIFFERENCES
+    assert modules == DIFFERENCES
 
 
 def test_private_parts_of_keras_are_left_alone():
@@ -291,8 +291,8 @@ def test_every_folder_with_modules_is_a_package_that_is_installed():
     for package in (LIBRARY, APPS):
         folders = {path.parent for path in folder_of(package).rglob("*.py")}
         assert [x for x in folders if not (x / "__init__.py").exists()] == []
-        found = read_setup(package)["options.packages.find"]["include"]
-        assert found == f"{package}, {package}.*"
+        patterns = read_setup(package)["options.packages.find"]["include"]
+        assert patterns == f"{package}, {package}.*"
 
 
 def test_every_data_file_is_installed():

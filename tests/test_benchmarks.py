@@ -111,10 +111,10 @@ def test_the_stages_of_a_caption_are_timed():
 def test_few_functions_are_between_a_call_and_its_equation(name, limits):
     calls = module_of("benchmarks/calls.py")
 
-    found = calls.counts(calls.recorded(calls.CALLS[name]()))
+    counts = calls.counts(calls.recorded(calls.CALLS[name]()))
 
     # Calls, files, and changes of file.
-    assert all(x <= y for x, y in zip(found, limits, strict=True)), found
+    assert all(x <= y for x, y in zip(counts, limits, strict=True)), counts
 
 
 @pytest.mark.exhaustive
@@ -144,13 +144,13 @@ def test_terms_that_replace_words_are_counted(tmp_path):
         text = "".join(f"{article} {word} in the snow.\n" for word in words)
         (tmp_path / f"val.{language}").write_text(text)
     script = ROOT / "benchmarks" / "glossaries.py"
-    found = subprocess.run(
+    output = subprocess.run(
         [sys.executable, script, tmp_path, "--count", "2"],
         capture_output=True,
         text=True,
         check=True,
     )
-    share, without, with_terms = found.stdout.splitlines()
+    share, without, with_terms = output.stdout.splitlines()
     assert share == "100.0 % of the terms replace their word"
     assert "without the glossary" in without and "with the glossary" in with_terms
 

@@ -129,8 +129,8 @@ def test_damaged_files_are_rows_and_are_tried_again(
     # Everything is finished before the last run.
     for _ in range(2):
         assert caption(folder, output) == 0
-        found = captions(output)
-        assert found == {str(i): expected[path] for i, path in enumerate(paths)}
+        actual = captions(output)
+        assert actual == {str(i): expected[path] for i, path in enumerate(paths)}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,9 @@ def test_only_errors_of_files_are_those_of_the_user(nodes, tmp_path, error, plac
 
     parts = FailingParts(tmp_path / "out.jsonl", CaptionBatch.columns_of(False))
     parts.begin({})
-    with pytest.raises((UserError, ray.exceptions.RayError), match=str(error)) as found:
+    with pytest.raises(
+        (UserError, ray.exceptions.RayError), match=str(error)
+    ) as raised:
         bulk.run(
             functools.partial(bulk.from_names, ["a"]),
             Failing,
@@ -166,7 +168,7 @@ def test_only_errors_of_files_are_those_of_the_user(nodes, tmp_path, error, plac
             config=BulkConfig(actors=1),
             arguments={"model": "none", "batch_size": 1},
         )
-    assert isinstance(found.value, UserError) == isinstance(error, OSError)
+    assert isinstance(raised.value, UserError) == isinstance(error, OSError)
 
 
 def test_lines_are_translated(nodes, tmp_path):
@@ -179,9 +181,9 @@ def test_lines_are_translated(nodes, tmp_path):
     assert nmt(["translate", *text, "--engine", "ray", "--actors", "1"]) == 0
 
     rows = rows_of(Parts(output, {"translation": str, "error": str}))
-    found = {row["id"]: row["translation"] for row in rows}
+    actual = {row["id"]: row["translation"] for row in rows}
     texts = [x.text for x in expected.translate(lines)]
-    assert found == {str(i): text for i, text in enumerate(texts, 1)}
+    assert actual == {str(i): text for i, text in enumerate(texts, 1)}
 
 
 # The last test, since the other ones need both nodes.

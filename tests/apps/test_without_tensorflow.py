@@ -26,9 +26,9 @@ def installation(tmp_path_factory):
     """A folder of packages without TensorFlow and Keras, for `PYTHONPATH`."""
     folder = tmp_path_factory.mktemp("site")
     for name in INSTALLED:
-        found = place_of(name)
-        if found:
-            (folder / name).symlink_to(found)
+        place = place_of(name)
+        if place:
+            (folder / name).symlink_to(place)
     return folder
 
 

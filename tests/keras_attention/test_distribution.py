@@ -84,8 +84,8 @@ def losses(backend, way, devices):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    found = re.search("^losses (.*)", done.stdout, re.MULTILINE)[1]
-    return np.array(found.split(), "float64"), done.stdout
+    printed = re.search("^losses (.*)", done.stdout, re.MULTILINE)[1]
+    return np.array(printed.split(), "float64"), done.stdout
 
 
 @pytest.mark.exhaustive

@@ -162,13 +162,13 @@ def test_a_search_over_nothing(name):
     for batch, positions in ((0, 5), (2, 0), (0, 0)):
         state = {"a": zeros(batch, 3), "empty": zeros(batch, 0)}
         options = {"constraints": [ka.NoRepeatNgrams(2)], **options}
-        found = search(step(positions), state, start=0, end=1, max_length=4, **options)
+        result = search(step(positions), state, start=0, end=1, max_length=4, **options)
 
-        assert tuple(found["token_ids"].shape) == (batch, count, 4)
-        assert tuple(found["weights"].shape) == (batch, count, 4, positions)
-        assert finite(found)
+        assert tuple(result["token_ids"].shape) == (batch, count, 4)
+        assert tuple(result["weights"].shape) == (batch, count, 4, positions)
+        assert finite(result)
         if batch:
-            assert (numpy(found["lengths"]) > 0).all()
+            assert (numpy(result["lengths"]) > 0).all()
 
 
 @needs_tensorflow
@@ -193,10 +193,10 @@ def test_a_queue_of_nothing():
         lambda memory: step(5), batch_size=2, start=0, end=1, max_length=4
     )
 
-    found = queue(zeros(0, 5), zeros(0, 3))
+    result = queue(zeros(0, 5), zeros(0, 3))
 
-    assert found["token_ids"].shape == (0, 5, 4)
-    assert found["weights"].shape == (0, 5, 4, 5)
+    assert result["token_ids"].shape == (0, 5, 4)
+    assert result["weights"].shape == (0, 5, 4, 5)
 
 
 def test_losses_of_nothing():
@@ -209,8 +209,8 @@ def test_losses_of_nothing():
     for batch, steps in ((0, 3), (2, 0)):
         token_ids = np.zeros((batch, steps), "int32")
         logits = zeros(batch, steps, WORDS)
-        found = ka.sequence_crossentropy(token_ids, logits, label_smoothing=0.1)
-        assert tuple(found.shape) == (batch, steps)
+        loss = ka.sequence_crossentropy(token_ids, logits, label_smoothing=0.1)
+        assert tuple(loss.shape) == (batch, steps)
         assert float(ka.SequenceCrossentropy(pad=0)(token_ids, logits)) == 0
         inputs, table = zeros(batch, steps, DEPTH), ones(WORDS, DEPTH)
         assert float(ka.linear_crossentropy(token_ids, inputs, table)) == 0

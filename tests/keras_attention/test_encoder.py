@@ -88,11 +88,11 @@ def test_equals_the_layers_of_keras(rng, gradients, name, bidirectional):
     encoder = RecurrentEncoder(*cells, return_state=True)
     variables = [x for cell in cells for x in cell.trainable_variables]
 
-    found = encoder(inputs, mask=MASK)
+    actual = encoder(inputs, mask=MASK)
 
     expected = as_keras_does(cells, inputs, MASK)
     readouts = [draw(rng, x.shape) for x in tree.flatten(expected)]
-    assert_equal(found, expected)
+    assert_equal(actual, expected)
 
     def read(encode):
         def read(inputs):
@@ -113,11 +113,11 @@ def test_starts_with_the_states_it_is_given(rng, name):
     states = tree.map_structure(lambda x: draw(rng, x.shape), states)
     encoder = RecurrentEncoder(*cells, return_state=True)
 
-    found = encoder(inputs, [x for state in states for x in state], mask=MASK)
+    outputs = encoder(inputs, [x for state in states for x in state], mask=MASK)
 
-    assert_equal(found, as_keras_does(cells, inputs, MASK, states))
+    assert_equal(outputs, as_keras_does(cells, inputs, MASK, states))
     # A row without a valid step keeps its initial state.
-    last, given = ([x[2] for x in tree.flatten(y)] for y in (found[1:], states))
+    last, given = ([x[2] for x in tree.flatten(y)] for y in (outputs[1:], states))
     assert_close(last, given)
 
 
@@ -136,9 +136,9 @@ def test_padding_reaches_nothing(rng, gradients, name, padding):
         return sum(ops.sum(ops.sin(x)) for x in outputs)
 
     assert_equal(encoder(padded, mask=MASK), encoder(inputs, mask=MASK))
-    found = gradients(read, [padded], variables)
-    assert_close(found, gradients(read, [inputs], variables))
-    assert (found[0][~MASK] == 0).all()
+    grads = gradients(read, [padded], variables)
+    assert_close(grads, gradients(read, [inputs], variables))
+    assert (grads[0][~MASK] == 0).all()
 
 
 def test_an_implicit_mask_is_used_and_handed_on(rng):
@@ -149,14 +149,14 @@ def test_an_implicit_mask_is_used_and_handed_on(rng):
     states = [*draw(rng, (BATCH, UNITS), (BATCH, BACKWARD_UNITS))]
     bare = ops.convert_to_numpy(embedded)
 
-    found = encoder(embedded)
+    outputs = encoder(embedded)
     with_states = encoder(embedded, states)
     explicit = encoder(embedded, mask=~MASK)
 
-    assert_equal(found, encoder(bare, mask=MASK))
+    assert_equal(outputs, encoder(bare, mask=MASK))
     assert_equal(with_states, encoder(bare, states, mask=MASK))
     assert_equal(explicit, encoder(bare, mask=~MASK))
-    mask = keras.src.backend.get_keras_mask(found)
+    mask = keras.src.backend.get_keras_mask(outputs)
     np.testing.assert_array_equal(numpy(mask), MASK)
 
 
@@ -202,11 +202,11 @@ def test_drops_the_same_at_every_step_and_anew_at_every_call():
     encoder = RecurrentEncoder(Dropped(DEPTH, dropout=0.5))
     inputs = np.ones((BATCH, STEPS, DEPTH), "float32")
 
-    found, other = (numpy(encoder(inputs, training=True)) for _ in range(2))
+    outputs, other = (numpy(encoder(inputs, training=True)) for _ in range(2))
 
     steps = np.arange(1, STEPS + 1)[:, None]
-    np.testing.assert_allclose(found, found[:, :1] * steps)
-    assert (found != other).any()
+    np.testing.assert_allclose(outputs, outputs[:, :1] * steps)
+    assert (outputs != other).any()
 
 
 @pytest.mark.parametrize("name", ["gru", "normalized lstm", "stacked"])
@@ -222,13 +222,13 @@ def test_mixed_precision(rng, name):
     finally:
         keras.config.set_dtype_policy("float32")
 
-    found = encoder(inputs, mask=MASK)
+    outputs = encoder(inputs, mask=MASK)
 
-    for x in tree.flatten(found):
+    for x in tree.flatten(outputs):
         assert keras.backend.standardize_dtype(x.dtype) == "float16"
     # A step rounds eight times in turn; two cells do twice that. Halved at every step,
     # the errors of all steps add up to twice those of one.
-    assert_equal(found, exact, atol=rounding_bound("float16", 32))
+    assert_equal(outputs, exact, atol=rounding_bound("float16", 32))
 
 
 def test_wrong_arguments():

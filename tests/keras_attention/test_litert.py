@@ -79,9 +79,9 @@ def assert_same(actual, expected, tolerance=1e-4, atol=1e-5):
 @pytest.mark.parametrize("length", [4, 7])
 def test_a_search_finds_the_same_in_litert(search, converted, length, rng):
     source = draw(rng, (1, length, 3))
-    found = signature(converted, f"length_{length}")(source=source)
-    assert_same(found, search(source))
-    assert len(set(found["token_ids"].ravel().tolist())) > 2
+    outputs = signature(converted, f"length_{length}")(source=source)
+    assert_same(outputs, search(source))
+    assert len(set(outputs["token_ids"].ravel().tolist())) > 2
 
 
 @pytest.mark.exhaustive
@@ -114,10 +114,10 @@ def test_signatures_share_their_weights(search, converted):
 def test_int8_search_is_that_of_keras(search, monkeypatch):
     monkeypatch.setattr(litert_quantization, "MIN_WEIGHTS", 1)
     model = ka.convert_to_litert({"search": (search, specs(4)[4])}, quantize="int8")
-    found = signature(model, "search")(source=SOURCE)
+    actual = signature(model, "search")(source=SOURCE)
     expected = search(SOURCE)
-    np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
-    np.testing.assert_allclose(found["scores"], expected["scores"], atol=0.05)
+    np.testing.assert_array_equal(actual["token_ids"], expected["token_ids"])
+    np.testing.assert_allclose(actual["scores"], expected["scores"], atol=0.05)
 
 
 TABLE = np.random.default_rng(3).normal(size=(9, 9)).astype("float32")
@@ -158,9 +158,9 @@ def test_phrases_groups_and_contrastive_search_are_converted():
     phrases = np.array([[[3, 3], [1, -1]]], "int32")
     inputs = {"phrases": phrases, "min_length": np.array([6], "int32")}
     for name, function in (("phrases", with_phrases), ("contrastive", contrastive)):
-        found = signature(content, name)(**inputs)
+        outputs = signature(content, name)(**inputs)
         # The weights of the file are float16.
-        assert_same(found, function(**inputs), 1e-3, 1e-3)
+        assert_same(outputs, function(**inputs), 1e-3, 1e-3)
         inputs.pop("phrases", None)
 
 

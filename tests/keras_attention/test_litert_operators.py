@@ -29,8 +29,8 @@ def test_log_softmax_is_computed_by_other_operators(rng, shape):
     x[..., 3] = 1000
 
     assert "LOG_SOFTMAX" not in operators(model)
-    found, expected = (y["log_probs"] for y in (run(model, x=x), call(x)))
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
+    actual, expected = (y["log_probs"] for y in (run(model, x=x), call(x)))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
     x[..., 4] = np.nan
     assert np.isnan(run(model, x=x)["log_probs"][..., 4]).all()
 
@@ -48,9 +48,9 @@ def test_reshapes_and_slices_without_effect_are_removed(rng):
     model = convert(call, None, x=([3, 5], "float32"))
     x = rng.normal(size=(3, 5)).astype("float32")
 
-    found, expected = run(model, x=x), call(x)
+    actual, expected = run(model, x=x), call(x)
     for name in expected:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6)
+        np.testing.assert_allclose(actual[name], expected[name], rtol=1e-6)
     kinds = operators(model)
     # `(3, 5)` to `(5, 3)`, to `(5, 1, 3)`, and back.
     assert kinds.count("RESHAPE") <= 4
@@ -78,10 +78,10 @@ def test_a_search_reports_what_is_not_finite(search_model, bad):
     table = np.tile(np.arange(5, dtype="float32"), (5, 1))
     table[1, 2] = -np.inf
 
-    found = run(search_model, table=table)
+    actual = run(search_model, table=table)
     expected = search(ops.convert_to_tensor(table))
-    assert found["finite"].tolist() == [True]
-    np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
+    assert actual["finite"].tolist() == [True]
+    np.testing.assert_array_equal(actual["token_ids"], expected["token_ids"])
     table[0, 1] = bad
     assert run(search_model, table=table)["finite"].tolist() == [False]
 

@@ -83,11 +83,11 @@ def test_a_table_of_embeddings_and_of_a_layer_is_stored_once(quantize):
     assert buffers(converted(quantize), TABLE.size) == [size]
 
     token = np.array([4], "int32")
-    found, expected = run(converted(quantize), token=token), greedy(token)
-    assert found["token"] == expected["token"]
+    actual, expected = run(converted(quantize), token=token), greedy(token)
+    assert actual["token"] == expected["token"]
     tolerance = {"float16": 1e-3, "int8": 2e-2}[quantize]
     largest = np.abs(TABLE).max()
-    assert_close(found["total"], expected["total"], 5 * tolerance * largest)
+    assert_close(actual["total"], expected["total"], 5 * tolerance * largest)
 
 
 @pytest.mark.parametrize("quantize", ["float16", "int8"])
@@ -118,8 +118,8 @@ def test_weights_are_smaller(quantize, size, tolerance, rng):
     model = convert(call, quantize, inputs=([1, 200], "float32"))
     weights = 4 * 200 * 300
     assert size * weights < len(model) < 1.2 * size * weights
-    found = run(model, inputs=inputs)["outputs"]
-    assert_close(found, expected, tolerance * np.abs(expected).max())
+    actual = run(model, inputs=inputs)["outputs"]
+    assert_close(actual, expected, tolerance * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("quantize", ["float16", "int8"])
@@ -139,9 +139,9 @@ def test_constants_of_one_number_and_names_take_no_space(quantize, rng):
     (graph,) = schema.subgraphs
     assert len(named) == len(graph.inputs) + len(graph.outputs) == 3
     inputs = rng.normal(size=2000).astype("float32")
-    found, expected = run(model, inputs=inputs), call(ops.convert_to_tensor(inputs))
+    actual, expected = run(model, inputs=inputs), call(ops.convert_to_tensor(inputs))
     for name in expected:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(actual[name], expected[name], rtol=1e-3, atol=1e-5)
 
 
 def test_large_constants_and_vectors_are_exact(rng):
@@ -153,9 +153,9 @@ def test_large_constants_and_vectors_are_exact(rng):
         return {"masked": inputs * mask, "sum": inputs[0, 0] + vector}
 
     model = convert(call, "float16", inputs=(TABLE.shape, "float32"))
-    found = run(model, inputs=np.zeros_like(TABLE))
-    np.testing.assert_array_equal(found["masked"], 0)
-    np.testing.assert_array_equal(found["sum"], vector)
+    output = run(model, inputs=np.zeros_like(TABLE))
+    np.testing.assert_array_equal(output["masked"], 0)
+    np.testing.assert_array_equal(output["sum"], vector)
 
 
 def test_constants_of_equal_bytes_are_kept(monkeypatch):
@@ -167,8 +167,8 @@ def test_constants_of_equal_bytes_are_kept(monkeypatch):
         return {"floats": inputs + zeros, "rows": ops.cast(inputs, "int32") + rows}
 
     model = convert(call, "float16", inputs=([2, 3], "float32"))
-    found = run(model, inputs=np.full((2, 3), 1.5, "float32"))
-    assert (found["floats"] == 1.5).all() and (found["rows"] == 1).all()
+    output = run(model, inputs=np.full((2, 3), 1.5, "float32"))
+    assert (output["floats"] == 1.5).all() and (output["rows"] == 1).all()
 
 
 @pytest.mark.exhaustive
@@ -225,11 +225,11 @@ def with_samples():
 def test_convolutions_with_samples_compute_in_8_bits():
     network, samples, model = with_samples()
     for sample in samples:
-        found, expected = run(model, **sample), network(**sample)
+        actual, expected = run(model, **sample), network(**sample)
         for name, values in expected.items():
-            assert found[name].dtype == "float32"
+            assert actual[name].dtype == "float32"
             scale = np.abs(values).max()
-            error = np.abs(found[name] - values).max() / scale
+            error = np.abs(actual[name] - values).max() / scale
             # Eight bits are not exact, and this is what they cost.
             assert 1e-4 < error < 0.06
 

@@ -24,8 +24,8 @@ def test_patches_times_kernel_are_the_convolution(rng, size, strides, is_padded)
 
     expected = keras.ops.conv(images, kernel, strides, "same" if is_padded else "valid")
     expected = keras.ops.convert_to_numpy(expected).reshape(-1, FILTERS)
-    found = patches.reshape(len(patches), -1) @ kernel.reshape(-1, FILTERS)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    actual = patches.reshape(len(patches), -1) @ kernel.reshape(-1, FILTERS)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 def test_patches_are_drawn_from_all_positions():
@@ -47,8 +47,8 @@ def errors(weights, integers, patches, is_depthwise):
             groups = [patch[:, channel] for channel in range(patch.shape[1])]
         else:
             groups = [patch.reshape(-1)]
-        for inputs, exact, found in zip(groups, weights, integers, strict=True):
-            total += (((exact - found) @ inputs) ** 2).sum()
+        for inputs, exact, integer in zip(groups, weights, integers, strict=True):
+            total += (((exact - integer) @ inputs) ** 2).sum()
     return total
 
 
@@ -66,10 +66,10 @@ def test_outputs_are_closer_than_with_the_nearest_integers(rng, is_depthwise):
     assert (integers == np.round(integers)).all()
     # No weight moves far from its value.
     assert np.abs(integers - weights).max() < 3
-    found, nearest = (
+    rounding_errors, nearest = (
         errors(weights, x, patches, is_depthwise) for x in (integers, np.round(weights))
     )
-    assert found < 0.5 * nearest
+    assert rounding_errors < 0.5 * nearest
 
 
 def test_two_weights_are_rounded_as_well_as_possible():

@@ -35,11 +35,11 @@ def arguments(rng):
 
 def loop(state, inputs):
     """The result of `scan`, computed in Python."""
-    found = []
+    states = []
     for t in range(len(tree.flatten(inputs)[0])):
         state, outputs = step(state, tree.map_structure(lambda x, t=t: x[t], inputs))
-        found.append(outputs)
-    return state, tree.map_structure(lambda *steps: ops.stack(steps), *found)
+        states.append(outputs)
+    return state, tree.map_structure(lambda *steps: ops.stack(steps), *states)
 
 
 def assert_same(actual, expected):
@@ -76,10 +76,10 @@ def test_gradient_flows_through_the_loop(arguments, gradients):
         return ops.sum(last["total"] ** 2) + ops.sum(outputs["pair"][1] ** 3)
 
     quick = compiled(lambda *tensors: read(scan, *tensors))
-    found = gradients(quick, arrays)
+    actual = gradients(quick, arrays)
 
     expected = gradients(lambda *tensors: read(loop, *tensors), arrays)
-    for x, y in zip(found, expected, strict=True):
+    for x, y in zip(actual, expected, strict=True):
         assert (y != 0).all()
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 

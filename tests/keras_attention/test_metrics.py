@@ -35,7 +35,7 @@ def value_of(metric, *batches):
 
 def error_rate(*batches):
     """Return the alignment error rate by sets of links `(sentence, target, source)`."""
-    sure, possible, found = set(), set(), set()
+    sure, possible, links = set(), set(), set()
     for number, (reference, weights) in enumerate(batches):
         for b, t, s in np.ndindex(reference.shape):
             if reference[b, t, s] == 2:
@@ -43,9 +43,9 @@ def error_rate(*batches):
             if reference[b, t, s] >= 1:
                 possible.add((number, b, t, s))
             if weights[b, t, s] == max(weights[b, t]) > 0:
-                found.add((number, b, t, s))
-    right = len(found & sure) + len(found & possible)
-    return 1 - right / (len(found) + len(sure))
+                links.add((number, b, t, s))
+    right = len(links & sure) + len(links & possible)
+    return 1 - right / (len(links) + len(sure))
 
 
 def accuracy(*batches):
@@ -66,10 +66,10 @@ def test_error_rate_is_that_of_the_corpus(reference, weights, rng):
         (rng.integers(3, size=(1, 7, 11)), rng.random((1, 7, 11))),
     ]
 
-    found = value_of(AlignmentErrorRate(), *batches)
+    actual = value_of(AlignmentErrorRate(), *batches)
 
     expected = error_rate(*batches)
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert actual == pytest.approx(expected, rel=1e-5)
     single = [error_rate(batch) for batch in batches]
     assert abs(np.mean(single) - expected) > 1e-3
 
@@ -77,11 +77,11 @@ def test_error_rate_is_that_of_the_corpus(reference, weights, rng):
 def test_booleans_are_sure_links(reference, weights):
     sure = reference == 2
 
-    found = value_of(AlignmentErrorRate(), (sure, weights))
+    value = value_of(AlignmentErrorRate(), (sure, weights))
 
-    assert found == pytest.approx(error_rate((2 * sure, weights)), rel=1e-5)
+    assert value == pytest.approx(error_rate((2 * sure, weights)), rel=1e-5)
     # Neither all right nor all wrong, and links are missing.
-    assert 0 < found < 1
+    assert 0 < value < 1
     assert sure.sum() != BATCH * STEPS
 
 
@@ -92,11 +92,11 @@ def test_pointing_follows_its_definition(reference, weights, rng):
         (rng.random((2, 3, 5, 7)) < 0.1, rng.random((2, 3, 5, 7))),
     ]
 
-    found = value_of(PointingAccuracy(), *batches)
+    actual = value_of(PointingAccuracy(), *batches)
 
     expected = accuracy(*batches)
     assert 0 < expected < 1
-    assert found == pytest.approx(expected, rel=1e-6)
+    assert actual == pytest.approx(expected, rel=1e-6)
 
 
 def test_attention_that_looks_nowhere_links_nothing(reference, weights):
@@ -118,10 +118,10 @@ def test_weights_of_zero_leave_rows_out(metric_class, reference, weights):
 
     expected = value_of(metric_class(), kept)
     reference[~mask], weights[~mask] = 2, np.nan
-    found = value_of(metric_class(), (reference, weights, mask))
+    actual = value_of(metric_class(), (reference, weights, mask))
 
     assert 0 < expected < 1
-    assert found == pytest.approx(expected, rel=1e-6)
+    assert actual == pytest.approx(expected, rel=1e-6)
 
 
 @every_metric
@@ -137,10 +137,10 @@ def test_a_weight_of_two_counts_twice(metric_class, rng):
             np.repeat(x.reshape(9, 5), count.ravel(), 0) for x in (reference, weights)
         ]
 
-        found = value_of(metric_class(), (reference, weights, weight))
+        actual = value_of(metric_class(), (reference, weights, weight))
 
         expected = value_of(metric_class(), [x[None] for x in rows])
-        assert found == pytest.approx(expected, rel=1e-6)
+        assert actual == pytest.approx(expected, rel=1e-6)
 
 
 @every_metric
@@ -189,12 +189,12 @@ def test_metric_in_compile(metric_class, reference, weights):
     reference[0, 1] = reference[1, 0] = 2
 
     options = {"batch_size": 1, "verbose": 0, "return_dict": True}
-    found = model.evaluate(weights, reference, sample_weight=mask, **options)
+    actual = model.evaluate(weights, reference, sample_weight=mask, **options)
 
     for name, batch in (("plain", ()), ("weighted", (mask,))):
         expected = value_of(metric_class(), (reference, weights, *batch))
-        assert found[name] == pytest.approx(expected, rel=1e-6)
-    assert found["plain"] != found["weighted"]
+        assert actual[name] == pytest.approx(expected, rel=1e-6)
+    assert actual["plain"] != actual["weighted"]
 
 
 @every_metric
@@ -211,10 +211,10 @@ def test_sample_weights_may_have_one_more_axis(metric_class, weights, reference)
     reference = reference == 2
     for shape in ((BATCH,), (BATCH, STEPS)):
         share = np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
-        found = value_of(metric_class(), (reference, weights, share))
+        value = value_of(metric_class(), (reference, weights, share))
         again = value_of(metric_class(), (reference, weights, share[..., None]))
-        assert again == found
-        assert found != value_of(metric_class(), (reference, weights))
+        assert again == value
+        assert value != value_of(metric_class(), (reference, weights))
 
 
 def test_sample_weights_of_maps_alone_may_have_one_more_axis():
@@ -223,8 +223,8 @@ def test_sample_weights_of_maps_alone_may_have_one_more_axis():
     share = np.array([1.0, 2.0, 3.0])
 
     for given in (share, share[:, None]):
-        found = value_of(PointingAccuracy(), (inside, weights, given))
-        assert found == pytest.approx(1 / 6)
+        value = value_of(PointingAccuracy(), (inside, weights, given))
+        assert value == pytest.approx(1 / 6)
 
 
 @every_metric
@@ -240,5 +240,5 @@ def test_weights_of_nan_are_not_hidden(metric_class):
 
     assert np.isnan(value_of(metric_class(), (reference, weights)))
     valid = np.array([[True, False]])
-    found = value_of(metric_class(), (reference, weights, valid))
-    assert found == (0 if metric_class is AlignmentErrorRate else 1)
+    value = value_of(metric_class(), (reference, weights, valid))
+    assert value == (0 if metric_class is AlignmentErrorRate else 1)

@@ -167,12 +167,12 @@ def test_parallel_monotonic_weights_lose_some_where_the_recursive_ones_do_not(rn
 
     def attend(mode):
         weighting = MonotonicWeighting(mode, noise=0.0, score_bias=0.0)
-        memory, found = {"values": np.zeros((32, 40, 1), "float32")}, []
+        memory, actual = {"values": np.zeros((32, 40, 1), "float32")}, []
         state = weighting.initial_state(memory, 1)
         for t in range(20):
             outputs, state = weighting(scores[:, t, None], None, state)
-            found.append(array(outputs["weights"])[:, 0])
-        return np.stack(found, axis=1)
+            actual.append(array(outputs["weights"])[:, 0])
+        return np.stack(actual, axis=1)
 
     expected = np.zeros((32, 20, 40))
     previous = np.eye(40)[np.zeros(32, int)]

@@ -80,8 +80,8 @@ def test_dot_attention(query, value, rng):
 @row("`mask=[query_mask, value_mask]`")
 def test_masks_of_attention(query, value):
     expected = keras.layers.Attention()([query, value], mask=[QUERY_MASK, MASK])
-    found = LuongAttention("dot")(query, value, query_mask=QUERY_MASK, value_mask=MASK)
-    same(found, expected)
+    actual = LuongAttention("dot")(query, value, query_mask=QUERY_MASK, value_mask=MASK)
+    same(actual, expected)
 
 
 @row("`use_scale=True`, one learned factor")
@@ -201,10 +201,10 @@ def test_masks_of_multi_head_attention(query, value, rng):
         old(query, value, attention_mask=np.repeat(MASK[:, None], 3, axis=1)),
     )
     # A masked query gives zeros before the output projection.
-    found = array(new(query, value, query_mask=QUERY_MASK))
+    context = array(new(query, value, query_mask=QUERY_MASK))
     bias = array(new.step.output_projection.bias)
-    same(found[QUERY_MASK], array(old(query, value))[QUERY_MASK])
-    assert np.ptp(found[~QUERY_MASK] - bias) == 0 or not found[~QUERY_MASK].any()
+    same(context[QUERY_MASK], array(old(query, value))[QUERY_MASK])
+    assert np.ptp(context[~QUERY_MASK] - bias) == 0 or not context[~QUERY_MASK].any()
 
 
 @row("`value_dim`, `dropout`, `use_bias`", "`output_shape=n`")
@@ -262,7 +262,7 @@ class Wrapper:
             width = sum(x.shape[1] for x in self.attention_layers)
         attention = np.zeros((batch, width))
         state = np.zeros((batch, UNITS), "float32") if state is None else state
-        found = {"attention": [], "cell_output": [], "weights": [], "state": []}
+        outputs = {"attention": [], "cell_output": [], "weights": [], "state": []}
         for t in range(inputs.shape[1]):
             # The default cell_input_fn.
             joined = np.concatenate([inputs[:, t], attention], -1).astype("float32")
@@ -277,10 +277,10 @@ class Wrapper:
                     both = np.concatenate([output, parts[-1]], -1)
                     parts[-1] = both @ self.attention_layers[i]
             attention = np.concatenate(parts, -1)
-            found["attention"].append(attention)
-            found["cell_output"].append(output)
-            found["weights"].append(weights[0])
-        return {x: np.stack(y, axis=1) for x, y in found.items() if y}
+            outputs["attention"].append(attention)
+            outputs["cell_output"].append(output)
+            outputs["weights"].append(weights[0])
+        return {x: np.stack(y, axis=1) for x, y in outputs.items() if y}
 
 
 def decoder(inputs, memory, kernels, *, attentional_vector=None, several=False):
@@ -397,12 +397,12 @@ def test_bahdanau_attention(query, value, rng):
     lengths, longest = np.array([5, 3]), 5
     mask = np.arange(longest) < lengths[:, None]
     memory = new.memory(value, value_mask=mask)
-    found, _ = new.step(query, memory, {})
+    actual, _ = new.step(query, memory, {})
 
     for t in range(query.shape[1]):
         scores = bahdanau_scores(query[:, t], value, old, normalize=False)
         expected = context_of(softmax(scores, MASK), value)
-        same(found["context"][:, t], expected)
+        same(actual["context"][:, t], expected)
 
 
 @row("`normalize=True`")
@@ -451,7 +451,7 @@ def test_monotonic_attention(query, value, rng, score):
         new.build(query.shape, value.shape)
         new.step.score.query_projection.set_weights([old["memory_layer"].T])
 
-    found = new(query, value)
+    context = new(query, value)
     weights = np.eye(5)[[0, 0]]
     for t in range(query.shape[1]):
         if score == "bahdanau":
@@ -459,7 +459,7 @@ def test_monotonic_attention(query, value, rng, score):
         else:
             scores = luong_scores(query[:, t], value, old)
         weights = monotonic_weights(1 / (1 + np.exp(0.5 - scores)), weights)
-        same(found[:, t], context_of(weights, value), atol=1e-4)
+        same(context[:, t], context_of(weights, value), atol=1e-4)
     # As in the page, and in Addons.
     assert MonotonicWeighting("parallel", noise=0.0, score_bias=0.0).noise == 0
 
@@ -509,8 +509,8 @@ def test_scheduled_sampling(rate):
     teacher = embed(np.full(2, 5))
     # The first step always receives the teacher's input.
     noise = {name: x[1] for name, x in sampling.draw(2, (2,)).items()}
-    found = sampling.choose(noise, teacher, teacher, {"output": np.zeros((2, 4))})
-    same(found, embed(np.full(2, 3 if rate else 5)))
+    words = sampling.choose(noise, teacher, teacher, {"output": np.zeros((2, 4))})
+    same(words, embed(np.full(2, 3 if rate else 5)))
 
 
 TABLE = np.log(
@@ -565,7 +565,7 @@ def test_samplers():
 )
 def test_beam_search_decoder():
     alpha, beta = 0.6, 0.2
-    found = beam_search(
+    actual = beam_search(
         step,
         STATE,
         **SEARCH,
@@ -576,17 +576,17 @@ def test_beam_search_decoder():
     )
 
     for hypothesis in range(3):
-        tokens = ids(found, hypothesis)
+        tokens = ids(actual, hypothesis)
         tokens = tokens[: tokens.index(0) + 1]
         before = [1, *tokens[:-1]]
         log_probability = TABLE[before, tokens].sum()
-        weights = array(found["weights"])[0, hypothesis, : len(tokens)]
+        weights = array(actual["weights"])[0, hypothesis, : len(tokens)]
         # They follow the hypothesis.
         assert weights.argmax(-1).tolist() == before
         covered = np.log(np.minimum(weights.sum(0), 1)).sum()
         penalty = ((5 + len(tokens)) / 6) ** alpha
         expected = log_probability / penalty + beta * covered
-        same(found["scores"][0, hypothesis], expected)
+        same(actual["scores"][0, hypothesis], expected)
 
 
 @row("`SequenceLoss`")

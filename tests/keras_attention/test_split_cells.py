@@ -47,11 +47,11 @@ def run(cell, inputs, contexts, state, *, split):
             output, new_state = cell(x, state)
         return list(new_state), {"output": output, "seen": [*known, state[0]]}
 
-    _, found = loops.scan(step, state, sequence)
+    _, outputs = loops.scan(step, state, sequence)
     if split:
-        *contexts, states = found["seen"]
+        *contexts, states = outputs["seen"]
         splitter.record_kernel_inputs(contexts[0] if contexts else None, states)
-    return found["output"]
+    return outputs["output"]
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -86,11 +86,11 @@ def test_equals_the_cell_in_one_piece(rng, gradients, name, options):
 
         return gradients(read, arrays, cell.trainable_variables)
 
-    found, expected = (
+    actual, expected = (
         outputs_of(*map(ops.convert_to_tensor, arrays), split=split)
         for split in (True, False)
     )
-    assert_close(found, expected, atol)
+    assert_close(actual, expected, atol)
     slopes = read(split=False)
     assert_close(read(split=True), slopes, atol)
     assert all((slope != 0).any() for slope in slopes)
@@ -122,9 +122,9 @@ def test_deferred_gradients_are_freed(name, monkeypatch):
 
     def remembering(function):
         def call(*tensors):
-            found, gradient = function(*tensors)
+            results, gradient = function(*tensors)
             made.append(weakref.ref(gradient))
-            return found, gradient
+            return results, gradient
 
         return custom_gradient(call)
 

@@ -16,11 +16,11 @@ def functions_of(name):
 
     The methods of base classes count if they are those of the library.
     """
-    found = getattr(keras_attention, name)
-    if not inspect.isclass(found):
-        yield name, found
+    member = getattr(keras_attention, name)
+    if not inspect.isclass(member):
+        yield name, member
         return
-    for base in found.__mro__:
+    for base in member.__mro__:
         if base.__module__.split(".")[0] != "keras_attention":
             continue
         for method, value in vars(base).items():
@@ -55,9 +55,9 @@ def test_public_signatures_are_annotated(name):
     functions = dict(functions_of(name))
     assert functions or inspect.isclass(getattr(keras_attention, name))
     missing = {
-        function: found
+        function: unannotated
         for function, value in functions.items()
-        if (found := missing_annotations(function, value))
+        if (unannotated := missing_annotations(function, value))
     }
 
     assert missing == {}

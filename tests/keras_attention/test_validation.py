@@ -228,8 +228,8 @@ def test_tokens_of_a_search_may_be_integers_of_numpy(end):
 
     options = {**SEARCH, "end": end}
     for search in (ka.beam_search, ka.greedy_search, ka.sample_search):
-        found = search(step, np.zeros((1, 1)), **options)
-        assert int(found["lengths"][0, 0]) <= 3
+        result = search(step, np.zeros((1, 1)), **options)
+        assert int(result["lengths"][0, 0]) <= 3
 
 
 @pytest.mark.parametrize(

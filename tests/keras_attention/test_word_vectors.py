@@ -43,10 +43,10 @@ def test_every_format(form, tmp_path):
     loaded = load_word_vectors(path, WORDS, dimension=3)
 
     assert loaded.vectors.dtype == "float32" and loaded.repeated >= 1
-    for word, vector, found in zip(WORDS, loaded.vectors, loaded.found, strict=True):
+    for word, vector, is_found in zip(WORDS, loaded.vectors, loaded.found, strict=True):
         if form == "tabs" and word == "new york":
             continue
-        assert found == (word in EXPECTED)
+        assert is_found == (word in EXPECTED)
         assert vector.tolist() == EXPECTED.get(word, [0, 0, 0])
 
 
@@ -69,15 +69,15 @@ def test_a_compressed_file_is_read_line_by_line(tmp_path):
 
 
 def test_missing_words_have_the_mean_and_deviation_of_the_others(rng):
-    found = 50 + 5 * rng.standard_normal((200, 2))
-    lines = [f"w{i} {x} {y}".encode() for i, (x, y) in enumerate(found)]
+    vectors = 50 + 5 * rng.standard_normal((200, 2))
+    lines = [f"w{i} {x} {y}".encode() for i, (x, y) in enumerate(vectors)]
     loaded = load_word_vectors(lines, [f"w{i}" for i in range(-300, 200)])
     filled = loaded.filled(seed=3)
 
     np.testing.assert_array_equal(filled[300:], loaded.vectors[300:])
     missing = filled[:300]
-    np.testing.assert_allclose(missing.mean(axis=0), found.mean(axis=0), atol=1)
-    np.testing.assert_allclose(missing.std(axis=0), found.std(axis=0), rtol=0.2)
+    np.testing.assert_allclose(missing.mean(axis=0), vectors.mean(axis=0), atol=1)
+    np.testing.assert_allclose(missing.std(axis=0), vectors.std(axis=0), rtol=0.2)
     np.testing.assert_array_equal(loaded.filled(seed=3), filled)
     embedding = keras.layers.Embedding(*filled.shape, weights=[filled])
     embedding.build()

@@ -61,14 +61,14 @@ def run(built, tmp_path_factory):
     )
 
     def answer(code, content):
-        found = subprocess.run(
+        output = subprocess.run(
             ["node", folder / "run.mjs"],
             input=json.dumps([code, base64.b64encode(content).decode()]),
             capture_output=True,
             text=True,
         )
-        assert found.returncode == 0, found.stderr
-        return json.loads(found.stdout)
+        assert output.returncode == 0, output.stderr
+        return json.loads(output.stdout)
 
     return answer
 
@@ -111,8 +111,8 @@ def test_sizes_of_further_formats(run):
     boxed = b"\0\0\0\x0cJXL \r\n\x87\n" + struct.pack(">I", 8 + len(plain))
     boxed += b"jxlc" + plain
 
-    found = [run("sizeOf(bytes)", x)["result"] for x in (icon, plain, wide, boxed)]
-    assert [(x["width"], x["height"]) for x in found] == [
+    output = [run("sizeOf(bytes)", x)["result"] for x in (icon, plain, wide, boxed)]
+    assert [(x["width"], x["height"]) for x in output] == [
         (48, 48),
         (8 * 14, 80),
         (160, 80),
@@ -218,13 +218,13 @@ def test_an_archive_is_unpacked_as_far_as_it_is_needed(run, content, expected):
     code = (
         "readModelFile(bytes).then(x => x.files.get('subwords.model')?.length ?? null)"
     )
-    found = run(code, content)
+    actual = run(code, content)
 
     if isinstance(expected, str):
-        assert expected in found["result"]
+        assert expected in actual["result"]
     else:
-        assert found["result"] == expected
-    assert found["peak"] < 250
+        assert actual["result"] == expected
+    assert actual["peak"] < 250
 
 
 def test_metadata_that_expand_are_refused(run):

@@ -232,12 +232,12 @@ def test_links_that_are_compared(translator):
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_texts_are_translated_as_in_python(library, translator, text):
     (expected,) = translator.translate_each([text], n_best=2)
-    found = library(
+    actual = library(
         "async text => (await model('translator')).translate(text, {nBest: 2})", text
     )
 
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
         assert one["text"] == other.text
         assert one["sourceWords"] == other.source_words
         assert one["words"] == other.words
@@ -256,12 +256,12 @@ def test_a_text_that_is_too_long_is_cut_as_in_python(library, translator):
     # Nearly equal scores may be in another order, so the translations are not compared.
     text = "x" * 300
     expected = translator.translate(text)
-    (found,) = library(
+    (actual,) = library(
         "async text => (await model('translator')).translate(text)", text
     )
 
-    assert found["cut"] and expected.cut
-    assert found["sourceWords"] == expected.source_words
+    assert actual["cut"] and expected.cut
+    assert actual["sourceWords"] == expected.source_words
 
 
 def photograph(width, height):
@@ -321,7 +321,7 @@ def read_images(built, browser, serve, tmp_path_factory):
     with opened(browser, serve(folder)) as (page, _):
 
         def read(content, size):
-            found = page.evaluate(
+            decoded = page.evaluate(
                 """async ([content, size]) => {
                     const {decodeImage, imageToArray} = await import("/image.js");
                     const bytes = Uint8Array.from(atob(content), x => x.charCodeAt(0));
@@ -332,7 +332,7 @@ def read_images(built, browser, serve, tmp_path_factory):
                 }""",
                 [base64.b64encode(content).decode(), size],
             )
-            pixels = np.frombuffer(base64.b64decode(found), "uint8")
+            pixels = np.frombuffer(base64.b64decode(decoded), "uint8")
             return pixels.reshape(size, size, 3)
 
         yield read
@@ -341,9 +341,9 @@ def read_images(built, browser, serve, tmp_path_factory):
 @pytest.mark.parametrize("name", IMAGES)
 def test_images_are_read_as_in_python(read_images, name):
     content = IMAGES[name]()
-    found = read_images(content, 97).astype("int32")
+    pixels = read_images(content, 97).astype("int32")
 
-    difference = np.abs(found - read_array(content, 97))
+    difference = np.abs(pixels - read_array(content, 97))
     # Browsers and Pillow round transparent colours in different places.
     assert difference.max() <= (2 if name == "transparent" else 0)
 
@@ -376,8 +376,8 @@ def files(built, serve, tmp_path_factory):
 
 def write_changed(path, copy, **metadata):
     """Write a copy of a translator's file with other metadata."""
-    found, files = read_model_file(path, "translator")
-    model, kept = path.read_bytes()[: found["model_bytes"]], found | metadata
+    contents, files = read_model_file(path, "translator")
+    model, kept = path.read_bytes()[: contents["model_bytes"]], contents | metadata
     write_model_file(copy, model, kind=kept.pop("kind"), metadata=kept, files=files)
 
 

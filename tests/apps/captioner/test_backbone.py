@@ -18,12 +18,12 @@ from keras_attention_apps.common.network.decoder_network import computing_in
 
 def test_coordinates_are_rows_and_columns():
     grid = np.random.default_rng(0).normal(size=(2, 3, 5, 4)).astype("float32")
-    found = keras.ops.convert_to_numpy(Coordinates()(grid))
+    outputs = keras.ops.convert_to_numpy(Coordinates()(grid))
 
-    np.testing.assert_array_equal(found[..., :4], grid)
+    np.testing.assert_array_equal(outputs[..., :4], grid)
     for row, down in enumerate((-1, 0, 1)):
         for column, across in enumerate((-1, -0.5, 0, 0.5, 1)):
-            assert (found[:, row, column, 4:] == (down, across)).all()
+            assert (outputs[:, row, column, 4:] == (down, across)).all()
 
 
 def test_images_may_be_too_small_for_a_network():
@@ -153,8 +153,8 @@ def test_a_folded_model_shares_the_weights_and_follows_them(gradients):
         )
         for network in (model, folded)
     ]
-    for expected, found in zip(*pairs, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    for expected, actual in zip(*pairs, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
@@ -168,8 +168,10 @@ def test_frozen_layers_stay_as_they_are(precision):
         weight.assign(weight + 0.5)
     layer.freeze()
 
-    found = folded(IMAGES, training=False)
-    assert keras.backend.standardize_dtype(found.dtype) == layer.compute_dtype
-    found, before = map(ops.convert_to_numpy, (ops.cast(found, "float32"), before))
+    features = folded(IMAGES, training=False)
+    assert keras.backend.standardize_dtype(features.dtype) == layer.compute_dtype
+    features, before = map(
+        ops.convert_to_numpy, (ops.cast(features, "float32"), before)
+    )
     tolerance = 1e-5 if precision == "float32" else 0.02 * before.max()
-    np.testing.assert_allclose(found, before, atol=tolerance)
+    np.testing.assert_allclose(features, before, atol=tolerance)

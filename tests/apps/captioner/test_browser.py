@@ -20,7 +20,7 @@ def test_captions_are_those_of_python(hard_captioner, library, squares, tmp_path
     image = min((squares / "Images").iterdir())
     ((_, expected),) = LiteCaptioner(path).caption_each([image], n_best=3)
 
-    found = library(
+    actual = library(
         """async ([model, image]) => {
             const bytes = (text) => Uint8Array.from(atob(text), x => x.charCodeAt(0));
             const captioner = await library.load(bytes(model));
@@ -31,7 +31,7 @@ def test_captions_are_those_of_python(hard_captioner, library, squares, tmp_path
         [base64.b64encode(file.read_bytes()).decode() for file in (path, image)],
     )
 
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert one["text"] == other.text
         assert one["words"] == other.words
         assert one["score"] == pytest.approx(other.score, abs=1e-3)

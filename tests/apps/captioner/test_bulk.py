@@ -69,10 +69,10 @@ def test_bytes_and_paths_have_the_captions_of_one_process(
 
 
 def test_bytes_are_left_out_and_other_columns_are_kept(caption_batch, photographs):
-    found = caption_batch({"photo": contents(photographs), "id": [3, 1, 4, 1, 5]})
+    columns = caption_batch({"photo": contents(photographs), "id": [3, 1, 4, 1, 5]})
 
-    assert found["id"] == [3, 1, 4, 1, 5]
-    assert "photo" not in found
+    assert columns["id"] == [3, 1, 4, 1, 5]
+    assert "photo" not in columns
     assert list(caption_batch({"photo": photographs})["photo"]) == photographs
 
 
@@ -100,10 +100,10 @@ def test_files_are_read_with_pyarrow(model_folder, photographs, expected, tmp_pa
     batch = CaptionBatch(str(model_folder), column="photo", **options)
     missing = str(tmp_path / "no.jpg")
     paths = [photographs[0], missing, f"file://{photographs[1]}"]
-    found = rows(batch({"photo": paths}))
+    actual = rows(batch({"photo": paths}))
 
-    check(expected[photographs[0]], found[0])
-    assert f"Cannot read {missing!r}" in found[1]["error"]
+    check(expected[photographs[0]], actual[0])
+    assert f"Cannot read {missing!r}" in actual[1]["error"]
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ def calibrated(model_folder, squares, tmp_path_factory):
     place = tmp_path_factory.mktemp("calibrated") / "tiny"
     folder = shutil.copytree(model_folder, place)
     assert main(["calibrate", str(folder), "--data", str(squares)]) == 0
-    found = calibration_of(folder)
-    found["threshold"] = found["quantiles"][5]
-    update_sealed(folder / "config.json", {"calibration": found})
+    calibration = calibration_of(folder)
+    calibration["threshold"] = calibration["quantiles"][5]
+    update_sealed(folder / "config.json", {"calibration": calibration})
     return folder
 
 
@@ -34,9 +34,14 @@ def images(squares):
 def test_a_model_has_the_quantiles_of_its_captions(calibrated, squares):
     captions = Captioner.from_preset(calibrated).caption(images(squares))
     scores = [x.mean_log_probability for x in captions]
-    found = calibration_of(calibrated)
-    assert (found["data"], found["count"]) == (squares.name, 4)
-    assert min(scores) - 1e-4 <= found["quantiles"][0] <= found["quantiles"][-1] <= 0
+    calibration = calibration_of(calibrated)
+    assert (calibration["data"], calibration["count"]) == (squares.name, 4)
+    assert (
+        min(scores) - 1e-4
+        <= calibration["quantiles"][0]
+        <= calibration["quantiles"][-1]
+        <= 0
+    )
 
 
 def test_unsure_captions_are_named(calibrated, squares, tmp_path, capsys):

@@ -183,12 +183,12 @@ def test_the_probabilities_of_the_words_and_of_the_end_multiply(captioner, four)
 
 def test_improbable_captions_are_left_out(four, model_folder, tmp_path, capsys):
     command = ["caption", *four, "--model", model_folder, "--json"]
-    found, _ = entries(capsys, *command)
-    scores = sorted(x["mean_log_probability"] for x in found)
+    results, _ = entries(capsys, *command)
+    scores = sorted(x["mean_log_probability"] for x in results)
     threshold = (scores[1] + scores[2]) / 2
     some = ["--min-score", f"{threshold:.6f}", "--overlay", tmp_path]
     kept, error = entries(capsys, *command, *some)
-    for before, after in zip(found, kept, strict=True):
+    for before, after in zip(results, kept, strict=True):
         left_out = before["mean_log_probability"] < threshold
         if not left_out:
             assert after == before

@@ -102,8 +102,8 @@ def test_images_in_archives_have_teacher_captions(tmp_path):
     ]
     file = write(tmp_path / "captions.jsonl", captions_of("elsewhere/a.jpg", "a dog"))
 
-    found = with_teacher_captions(images, [file])
-    assert [image.teacher_captions for image in found] == [("a dog",), (), ()]
+    taught = with_teacher_captions(images, [file])
+    assert [image.teacher_captions for image in taught] == [("a dog",), (), ()]
 
 
 def test_training_reads_them(squares, tmp_path, monkeypatch, capsys):

@@ -106,13 +106,13 @@ def test_mixed_precision(lite0):
     with computing_in("mixed_bfloat16"):
         backbone = Backbone("EfficientNetLite0", 33)
     backbone.cnn.set_weights(lite0.cnn.get_weights())
-    found = backbone(IMAGES)
+    actual = backbone(IMAGES)
 
-    assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
-    found = keras.ops.convert_to_numpy(keras.ops.cast(found, "float32"))
+    assert keras.backend.standardize_dtype(actual.dtype) == "bfloat16"
+    actual = keras.ops.convert_to_numpy(keras.ops.cast(actual, "float32"))
     expected = keras.ops.convert_to_numpy(lite0(IMAGES))
     # Each of 50 layers rounds to 8 bits; errors of them add as a random walk does.
-    error = np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2))
+    error = np.sqrt(np.mean((actual - expected) ** 2) / np.mean(expected**2))
     assert error < 2 * np.sqrt(50) * 2**-8
 
 

@@ -44,9 +44,9 @@ def test_probabilities_and_maps_are_the_mean(eager, captioner, transformer, inpu
         places = [model.tokenizer.words.index(x) for x in captioner.tokenizer.words]
         return np.exp(numpy(log_probs)[..., places]), numpy(weights)
 
-    found = first_step(Captioner.ensemble([captioner, transformer]), "red")
+    outputs = first_step(Captioner.ensemble([captioner, transformer]), "red")
     pairs = zip(*(first_step(x, "red") for x in (captioner, transformer)), strict=True)
-    for values, pair in zip(found, pairs, strict=True):
+    for values, pair in zip(outputs, pairs, strict=True):
         np.testing.assert_allclose(values, sum(pair) / 2, rtol=1e-4, atol=1e-6)
 
 
@@ -58,8 +58,8 @@ def test_members_on_disk_are_loaded_with_one_cnn_and_one_vocabulary(
         model.save(folder)
 
     def captions(model):
-        found = model.search_model(beam_size=3).predict_on_batch(inputs)
-        return model.captions_of({k: numpy(x) for k, x in found.items()}, 1)
+        actual = model.search_model(beam_size=3).predict_on_batch(inputs)
+        return model.captions_of({k: numpy(x) for k, x in actual.items()}, 1)
 
     loaded = Captioner.from_preset("+".join(map(str, folders)))
     first, second = loaded.network.networks
@@ -95,10 +95,10 @@ def test_names_with_a_plus_between_them(
 
     (tmp_path / "new+best").rename(tmp_path / "transformer")
     image = np.full((40, 30, 3), 200, "uint8")
-    found = Captioner.from_preset(both).caption(image)
+    actual = Captioner.from_preset(both).caption(image)
     expected = Captioner.ensemble([captioner, transformer]).caption(image)
-    assert found.text == expected.text
-    assert found.log_probability == pytest.approx(expected.log_probability, abs=0.05)
+    assert actual.text == expected.text
+    assert actual.log_probability == pytest.approx(expected.log_probability, abs=0.05)
     half = Captioner.from_preset(both, precision="mixed_bfloat16").network.networks
     assert {x.dtype_policy.name for x in half} == {"mixed_bfloat16"}
     assert Ensemble(half).dtype_policy.name == "mixed_bfloat16"
@@ -110,7 +110,7 @@ def test_names_with_a_plus_between_them(
     folder, names = tmp_path, ["lstm", "transformer"]
     write_sealed(folder / "config.json", {"ensemble": names})
     again = Captioner.from_preset(folder)
-    assert again.caption(image).log_probability == found.log_probability
+    assert again.caption(image).log_probability == actual.log_probability
     assert Captioner.read_config(folder) == captioner.config
     with pytest.raises(UserError, match="saving needs a single captioner"):
         again.save(tmp_path / "saved")

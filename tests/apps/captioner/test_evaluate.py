@@ -147,9 +147,11 @@ def test_cider_of_the_most_probable_captions():
     captions = ["a dog runs in the snow", "a cat", "wrong words here", "two men sit"]
     references = [[captions[0]], ["a black cat"], ["a bird"], [captions[3]]]
     log_probabilities = np.array([-0.1, -0.4, -0.9, -0.2])
-    found = cider_of_probable(captions, references, log_probabilities, (1, 0.75, 0.5))
-    assert [least for least, _ in found] == [-0.9, -0.4, -0.2]
-    whole, three, two = (cider for _, cider in found)
+    scores_by_share = cider_of_probable(
+        captions, references, log_probabilities, (1, 0.75, 0.5)
+    )
+    assert [least for least, _ in scores_by_share] == [-0.9, -0.4, -0.2]
+    whole, three, two = (cider for _, cider in scores_by_share)
     # The last one has no word of its reference.
     assert three == pytest.approx(whole * 4 / 3)
     assert two > three > whole > 0

@@ -59,8 +59,8 @@ def test_a_served_preset_gives_the_captions_of_python(squares, tmp_path, capsys)
         attention = np.array(several["attention"][row])
         np.testing.assert_allclose(attention[:count], caption.weights, atol=1e-4)
         assert not attention[count:].any()
-        found = several["log_probability"][row]
-        assert found == pytest.approx(caption.log_probability, rel=1e-4)
+        actual = several["log_probability"][row]
+        assert actual == pytest.approx(caption.log_probability, rel=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +86,13 @@ def test_a_served_model_captions_like_python_and_takes_empty_batches(
     from keras_attention_apps.captioner.inference import Captioner
 
     path = squares / "Images" / "red-8.png"
-    found = served.serve(tf.constant([path.read_bytes()]))
+    actual = served.serve(tf.constant([path.read_bytes()]))
 
     with without_tracing():
         expected = Captioner.from_preset(model_folder).caption(path)
     count = len(expected.words)
-    assert found["caption"].numpy()[0].decode() == expected.text
-    assert_close(found["attention"][0, :count], expected.weights, 1e-4)
+    assert actual["caption"].numpy()[0].decode() == expected.text
+    assert_close(actual["attention"][0, :count], expected.weights, 1e-4)
     # Three chunks, of which one has an image that cannot be read.
     file = path.read_bytes()
     several = served.serve(tf.constant([file, file, b"text", file, file[:60]]))
@@ -113,8 +113,8 @@ def test_the_documented_requests_fit_the_signature(served, squares, monkeypatch)
     def answer(address, inputs):
         assert address.endswith("/v1/models/captioner:predict")
         inputs = {name: tf.constant(rows) for name, rows in inputs.items()}
-        found = served.signatures["serving_default"](**inputs)
-        return {"caption": [text.decode() for text in found["caption"].numpy()]}
+        actual = served.signatures["serving_default"](**inputs)
+        return {"caption": [text.decode() for text in actual["caption"].numpy()]}
 
     caption = documented_functions(monkeypatch, answer)["caption"]
     path = squares / "Images" / "red-8.png"
@@ -135,6 +135,6 @@ def test_words_are_joined_as_in_python():
         ["ห", "ม", "า", "วิ่", "ง"],
     ]
     padded = [words + [""] * (6 - len(words)) for words in captions]
-    found = [text.decode() for text in joined(padded).numpy()]
+    outputs = [text.decode() for text in joined(padded).numpy()]
 
-    assert found == [detokenize(words) for words in captions]
+    assert outputs == [detokenize(words) for words in captions]

@@ -79,8 +79,8 @@ def test_half_precision_has_features_of_its_own(backbone, paths, cache):
         half = Backbone("SmallCNN", 64)
     half.set_weights(backbone.get_weights())
 
-    found = cached_features(half, paths, cache, name="half")
-    assert np.abs(found - exact).max() > 0
+    half_features = cached_features(half, paths, cache, name="half")
+    assert np.abs(half_features - exact).max() > 0
     again = cached_features(backbone, paths, cache, name="train")
     np.testing.assert_array_equal(again, exact)
 

@@ -110,10 +110,10 @@ def test_jpeg_2000_of_usual_structure(options, mode):
     memory = inspect(data).memory
     assert len(memory) == min(options.get("num_resolutions", 6), 6)
     assert list(memory) == sorted(memory, reverse=True)
-    found = np.asarray(read_image(data))
-    assert found.shape == (157, 211, 3)
+    actual = np.asarray(read_image(data))
+    assert actual.shape == (157, 211, 3)
     if mode != "RGBA":
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_code_blocks_and_precincts_are_counted_exactly():
@@ -172,9 +172,9 @@ def test_avif_declares_too_much(monkeypatch):
 
 def test_the_size_of_an_avif_is_that_of_its_stream():
     large, _ = COSTLY._coded((1024, 512))
-    found = inspect(COSTLY._avif([(b"av01", large)]))
+    decoding = inspect(COSTLY._avif([(b"av01", large)]))
 
-    assert found.memory[0] > image_headers._AVIF_BYTES * 1024 * 512
+    assert decoding.memory[0] > image_headers._AVIF_BYTES * 1024 * 512
     assert image_headers._coded_frames(large) == (1, 1024 * 512)
 
 

@@ -525,8 +525,8 @@ def test_a_given_photograph_is_not_reduced(kind, draft, monkeypatch):
 def test_a_rectangle_of_fractions_is_cropped():
     expected = image_to_array(Image.fromarray(noise(40, 20)), 7, (10, 5, 20, 15))
 
-    found = read_array(noise(40, 20), 7, (0.25, 0.25, 0.5, 0.75))
-    np.testing.assert_array_equal(found, expected)
+    actual = read_array(noise(40, 20), 7, (0.25, 0.25, 0.5, 0.75))
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_memory_is_shared_and_given_back():

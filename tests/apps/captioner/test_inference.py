@@ -93,15 +93,18 @@ def test_its_network_is_frozen_when_it_captions(eager, photograph):
 
 
 def test_the_best_of_several_come_first(captioner, photograph):
-    [(given, found)] = captioner.caption_each([photograph], beam_size=4, n_best=3)
+    [(given, captions)] = captioner.caption_each([photograph], beam_size=4, n_best=3)
     best = captioner.caption(photograph, beam_size=4)
 
     assert given is photograph
-    assert len({caption.text for caption in found}) == 3
-    scores = [caption.score for caption in found]
+    assert len({caption.text for caption in captions}) == 3
+    scores = [caption.score for caption in captions]
     assert scores == sorted(scores, reverse=True)
-    assert (found[0].text, found[0].score) == (best.text, pytest.approx(best.score))
-    assert all(len(caption.weights) == len(caption.words) for caption in found)
+    assert (captions[0].text, captions[0].score) == (
+        best.text,
+        pytest.approx(best.score),
+    )
+    assert all(len(caption.weights) == len(caption.words) for caption in captions)
     with pytest.raises(UserError, match="n_best must be between 1 and beam_size, 2"):
         next(captioner.caption_each([photograph], beam_size=2, n_best=3))
 
@@ -111,9 +114,9 @@ def test_half_precision_gives_about_the_same_captions(eager, model_folder, photo
     full = Captioner.from_preset(model_folder)
     half = Captioner.from_preset(model_folder, precision="mixed_bfloat16")
 
-    expected, found = (x.caption(photograph, beam_size=1) for x in (full, half))
-    assert found.score != expected.score
-    assert found.score == pytest.approx(expected.score, abs=0.1)
+    expected, actual = (x.caption(photograph, beam_size=1) for x in (full, half))
+    assert actual.score != expected.score
+    assert actual.score == pytest.approx(expected.score, abs=0.1)
 
 
 @pytest.mark.exhaustive
@@ -124,9 +127,9 @@ def test_batches_of_a_compiled_search_are_padded(eager, captioner):
     expected = captioner.caption(images)
 
     # Batches of three rows: the second has two images, and is padded.
-    found = compiled.caption(images, batch_size=3)
+    actual = compiled.caption(images, batch_size=3)
 
-    assert_same_results(found, expected, 1e-3)
+    assert_same_results(actual, expected, 1e-3)
     (search,) = compiled._search_models.values()
     assert search.jit_compile
 
@@ -170,8 +173,8 @@ def test_hard_attention_may_use_the_expectation(eager, hard_captioner, tmp_path)
     images = {"images": np.zeros((1, 16, 16, 3), "uint8")}
 
     def first_look(captioner):
-        found = captioner.search_model().predict_on_batch(images)
-        return np.array(found["weights"])[0, 0, 0]
+        outputs = captioner.search_model().predict_on_batch(images)
+        return np.array(outputs["weights"])[0, 0, 0]
 
     chosen = first_look(Captioner.from_preset(tmp_path / "hard"))
     mean = Captioner.from_preset(tmp_path / "hard", inference="expectation")
@@ -220,7 +223,7 @@ def test_equal_hypotheses_are_one_caption(captioner):
     places = captioner.config.max_length
     token_ids = np.full((1, 3, places), END, "int32")
     token_ids[0, :, 0] = 5, 5, 6
-    found = {
+    outputs = {
         "token_ids": token_ids,
         "lengths": np.full((1, 3), 2),
         "weights": np.full((1, 3, places, 4), 0.25),
@@ -228,14 +231,14 @@ def test_equal_hypotheses_are_one_caption(captioner):
         "log_probs": np.array([[-1.0, -2.0, -3.0]]),
         "token_log_probs": np.zeros((1, 3, places)),
     }
-    [captions] = captioner.captions_of(found, n_best=3)
+    [captions] = captioner.captions_of(outputs, n_best=3)
     assert [caption.score for caption in captions] == [-1, -3]
     assert len({caption.text for caption in captions}) == 2
 
 
 def test_a_caption_without_an_end_has_no_more_words_than_are_allowed(captioner):
     places = captioner.config.max_length
-    found = {
+    outputs = {
         "token_ids": np.full((1, 1, places), 5, "int32"),
         "lengths": np.array([[places]]),
         "weights": np.full((1, 1, places, 4), 0.25),
@@ -243,5 +246,5 @@ def test_a_caption_without_an_end_has_no_more_words_than_are_allowed(captioner):
         "log_probs": np.zeros((1, 1)),
         "token_log_probs": np.zeros((1, 1, places)),
     }
-    [[caption]] = captioner.captions_of(found)
+    [[caption]] = captioner.captions_of(outputs)
     assert len(caption.words) == len(caption.weights) == places - 1

@@ -211,8 +211,8 @@ def test_images_of_one_name_have_numbers_of_their_own(tmp_path):
     rows = "a/1.png,A,train\nb/1.png,A,train\nb/2.png,A,train\na/3.png,A,dev\n"
     table(tmp_path, rows, SPLIT)
 
-    found = [image.image_id for image in read_dataset(tmp_path, "train")]
-    assert found == ["a/1.png", "b/1.png", "2"]
+    image_ids = [image.image_id for image in read_dataset(tmp_path, "train")]
+    assert image_ids == ["a/1.png", "b/1.png", "2"]
 
 
 def test_official_keeps_the_order_of_the_split_file(tmp_path):
@@ -496,8 +496,8 @@ def test_boxes_of_a_word_come_from_all_rows_and_shards(tmp_path):
 def test_names_of_boxes_are_spelt_as_in_captions():
     one, two = (0, 0, 1, 0.5), (0, 0, 0.5, 1)
     boxes = {"Ma\u0308dchen": one, "m\u00e4dchen": two, "Red  ball": one, "\u6905": two}
-    found = {"m\u00e4dchen": (one, two), "red ball": (one,), "\u6905": (two,)}
-    assert check_boxes(boxes) == found
+    checked = {"m\u00e4dchen": (one, two), "red ball": (one,), "\u6905": (two,)}
+    assert check_boxes(boxes) == checked
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,10 @@ def test_captions_are_those_of_keras(
     expected = dict(on_keras.caption_each(photographs, **options))
     lite = LiteCaptioner(exported, threads=threads)
     for images in (photographs, iter(photographs)):
-        found = dict(lite.caption_each(images, **options))
-        assert list(found) == photographs
+        actual = dict(lite.caption_each(images, **options))
+        assert list(actual) == photographs
         for path in photographs:
-            assert_same_results(found[path], expected[path])
+            assert_same_results(actual[path], expected[path])
 
 
 @pytest.mark.exhaustive
@@ -121,9 +121,9 @@ def test_every_kind_of_captioner_gives_the_same(kind, captioner, photographs, tm
     lite = LiteCaptioner(path)
     for maps in ("weights", "probabilities"):
         expected = model.caption(photographs, maps=maps, **SEARCH)
-        found = lite.caption(photographs, maps=maps)
-        assert_same_results(found, expected)
-        for one in found:
+        actual = lite.caption(photographs, maps=maps)
+        assert_same_results(actual, expected)
+        for one in actual:
             if kind == "hard":
                 assert (one.weights.max() == 1.0) == (maps == "weights")
 
@@ -134,9 +134,9 @@ def test_an_image_that_cannot_be_read_does_not_stop_the_others(
     text = tmp_path / "text.jpg"
     text.write_text("no image")
     lite = LiteCaptioner(exported, threads=2)
-    found = dict(lite.caption_each([photographs[0], text, photographs[1]]))
-    assert isinstance(found[text], ImageError)
-    assert found[photographs[1]][0].words
+    captions = dict(lite.caption_each([photographs[0], text, photographs[1]]))
+    assert isinstance(captions[text], ImageError)
+    assert captions[photographs[1]][0].words
     with pytest.raises(ImageError, match=r"text\.jpg"):
         lite.caption(text)
 
@@ -226,9 +226,9 @@ def test_scores_are_those_of_keras(
 
 def rewritten(exported, path, lost=None, files=(), **metadata):
     """Write the file with entries removed, or with other metadata or files."""
-    found, others = read_model_file(exported, "captioner")
-    model = exported.read_bytes()[: found["model_bytes"]]
-    metadata, files = found | metadata, others | dict(files)
+    contents, others = read_model_file(exported, "captioner")
+    model = exported.read_bytes()[: contents["model_bytes"]]
+    metadata, files = contents | metadata, others | dict(files)
     for entries in (metadata, files):
         entries.pop(lost, None)
     write_model_file(path, model, kind="captioner", metadata=metadata, files=files)

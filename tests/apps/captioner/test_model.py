@@ -214,19 +214,19 @@ def test_the_search_agrees_with_the_training_pass(eager, config, batch):
     layers = captioner.network._flatten_layers()
     assert [layer.name for layer in layers if not layer.built] == []
 
-    found = captioner.search_model(beam_size=3).predict_on_batch(features)
-    rows = found["token_ids"]
+    hypotheses = captioner.search_model(beam_size=3).predict_on_batch(features)
+    rows = hypotheses["token_ids"]
     captions = np.concatenate([np.full((*rows.shape[:2], 1), START), rows], axis=-1)
     outputs = captioner.network({**features, "captions": captions.astype("int32")})
     log_probs = numpy(ops.log_softmax(outputs["logits"], axis=-1))
 
     assert not np.isin(rows, [PAD, START, UNKNOWN]).any()
     for row, beam in itertools.product(range(2), range(3)):
-        length = found["lengths"][row, beam]
+        length = hypotheses["lengths"][row, beam]
         total = sum(log_probs[row, beam, t, rows[row, beam, t]] for t in range(length))
-        np.testing.assert_allclose(found["log_probs"][row, beam], total, atol=1e-4)
+        np.testing.assert_allclose(hypotheses["log_probs"][row, beam], total, atol=1e-4)
         assert_close(
-            found["weights"][row, beam, :length],
+            hypotheses["weights"][row, beam, :length],
             numpy(outputs["weights"])[row, beam, :length],
         )
 

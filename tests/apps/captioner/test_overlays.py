@@ -45,14 +45,14 @@ def pictures_of(sheet, count):
     tops = np.flatnonzero(dark[:, left + CELL // 2])
     rows = np.split(tops, np.flatnonzero(np.diff(tops) > 1) + 1)
     rows = [x for x in rows if len(x) > CELL / 2]
-    found = [
+    pictures = [
         np.asarray(sheet)[row[0] : row[-1] + 1, x : x + CELL]
         for row in rows
         for x in starts
         if dark[row[0] + 50, x + 50 : x + 51].any()
     ]
-    assert len(found) == count
-    return found
+    assert len(pictures) == count
+    return pictures
 
 
 def test_only_the_most_attended_place_is_not_dimmed():
@@ -141,9 +141,9 @@ def test_formats_of_sheets(suffix, tmp_path):
 )
 def test_images_have_overlays_of_different_names_in_the_folder(tmp_path, images, names):
     paths = [Path(image) for image in images]
-    found = find_overlays(tmp_path, paths, paths)
+    overlays = find_overlays(tmp_path, paths, paths)
 
-    assert found == {
+    assert overlays == {
         path: tmp_path / f"{name}.png" for path, name in zip(paths, names, strict=True)
     }
 
@@ -151,9 +151,13 @@ def test_images_have_overlays_of_different_names_in_the_folder(tmp_path, images,
 def test_an_image_that_is_named_twice_has_one_overlay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     paths = [Path("dog.jpg"), Path.cwd() / "dog.jpg", Path("cat.jpg")]
-    found = find_overlays(tmp_path / "maps", paths, paths)
+    overlays = find_overlays(tmp_path / "maps", paths, paths)
 
-    assert [path.name for path in found.values()] == ["dog.png", "dog.png", "cat.png"]
+    assert [path.name for path in overlays.values()] == [
+        "dog.png",
+        "dog.png",
+        "cat.png",
+    ]
 
 
 @pytest.mark.parametrize("names", [["a.jpg"], ["a.jpg", "b.jpg"]])

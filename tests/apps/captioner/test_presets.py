@@ -41,13 +41,13 @@ def test_ngram_blocking_prevents_repetitions():
 
 def test_the_litert_file_of_a_preset_gives_similar_results():
     pytest.importorskip("ai_edge_litert")
-    [(_, expected)], [(_, found)] = (
+    [(_, expected)], [(_, actual)] = (
         runtime.from_preset("flickr8k-coco-ensemble").caption_each([SAMPLE], n_best=5)
         for runtime in (Captioner, LiteCaptioner)
     )
     expected = {x.text: x for x in expected}
-    both = [(x, expected[x.text]) for x in found if x.text in expected]
-    assert found[0].text in expected and len(both) >= 3
+    both = [(x, expected[x.text]) for x in actual if x.text in expected]
+    assert actual[0].text in expected and len(both) >= 3
     for one, other in both:
         # The file computes in 8-bit integers.
         assert one.score == pytest.approx(other.score, abs=0.1)

@@ -114,10 +114,10 @@ def test_a_low_temperature_samples_probable_words(eager, captioner):
     captioner.network.sample_temperature = 1e-3
     batches = self_critical(captioner)
     search = captioner.search_model(beam_size=1, no_repeat_ngrams=0)
-    found = search.predict_on_batch({"features": batches.features[0]})
+    outputs = search.predict_on_batch({"features": batches.features[0]})
     batch, _ = batches.sample(np.array([0, 1]), step=0)
 
-    greedy = np.array(found["token_ids"])
+    greedy = np.array(outputs["token_ids"])
     for row, samples in enumerate(batch["captions"]):
         for sample in samples:
             length = (sample[1:] != PAD).sum()
@@ -205,9 +205,9 @@ def test_worthless_captions_have_a_small_finite_reward(kind, words):
 
 @pytest.mark.parametrize("photograph, text", [*enumerate(CAPTIONS), (0, "a dog")])
 def test_the_bleu_reward_equals_the_smoothed_metric(photograph, text):
-    found = BleuReward(REWARDED)(tokenize(text), photograph)
+    reward = BleuReward(REWARDED)(tokenize(text), photograph)
 
     text, *references = (" ".join(tokenize(x)) for x in (text, *REWARDED[photograph]))
     options = {"smooth_method": "add-k", "smooth_value": 1, "tokenize": "none"}
     truth = sacrebleu.sentence_bleu(text, references, **options)
-    assert found == pytest.approx(truth.score / 100, abs=1e-9)
+    assert reward == pytest.approx(truth.score / 100, abs=1e-9)

@@ -16,16 +16,16 @@ from keras_attention_apps.captioner.config import DEFAULT_MODEL
 
 @pytest.fixture(scope="module")
 def address():
-    with served("captioner", "--max-megabytes", "1", "--max-megapixels", "1") as found:
-        yield found[1]
+    with served("captioner", "--max-megabytes", "1", "--max-megapixels", "1") as url:
+        yield url[1]
 
 
 @pytest.fixture(scope="module")
 def captions():
     """The captions of the photograph, best first, as the program describes them."""
     captioner = LiteCaptioner.from_preset(DEFAULT_MODEL)
-    ((_, found),) = captioner.caption_each([PHOTO], n_best=3)
-    return [one.details() for one in found]
+    ((_, results),) = captioner.caption_each([PHOTO], n_best=3)
+    return [one.details() for one in results]
 
 
 def without_maps(caption):
@@ -59,8 +59,8 @@ def test_several_captions_and_maps_are_answered_if_wanted(address, captions):
     assert answer.pop("captions") == captions
     assert answer == captions[0]
     url = f"{address}/caption?n_best=2"
-    found = requests.post(url, data=PHOTO.read_bytes()).json()
-    assert found["captions"] == list(map(without_maps, captions[:2]))
+    content = requests.post(url, data=PHOTO.read_bytes()).json()
+    assert content["captions"] == list(map(without_maps, captions[:2]))
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_what_is_no_image_is_answered_with_the_reason(address, content, status, 
         upload(address, content),
         requests.post(f"{address}/caption", data=content),
     ):
-        found = error_of(answer, status)
-        assert re.search(error, found), found
+        message = error_of(answer, status)
+        assert re.search(error, message), message
 
 
 def test_wrong_forms_are_answered_with_the_reason(address):
@@ -113,5 +113,5 @@ def test_answers_are_not_mixed_up(address):
     assert len({one["log_probability"] for one in alone}) == len(contents)
 
     with ThreadPoolExecutor(12) as pool:
-        found = list(pool.map(lambda x: upload(address, x).json(), contents * 4))
-    assert found == alone * 4
+        answers = list(pool.map(lambda x: upload(address, x).json(), contents * 4))
+    assert answers == alone * 4

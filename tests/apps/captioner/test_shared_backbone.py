@@ -34,8 +34,8 @@ def test_a_preset_takes_its_cnn_from_another_one(folder):
     names = ("hard", "whole")
     weights = [Captioner.from_preset(name).network.get_weights() for name in names]
 
-    for found, expected in zip(*weights, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(*weights, strict=True):
+        np.testing.assert_array_equal(actual, expected)
     sizes = [(folder / name / WEIGHTS).stat().st_size for name in names]
     assert sizes[0] < sizes[1]
 

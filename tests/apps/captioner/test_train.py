@@ -49,9 +49,9 @@ def test_the_training_is_recorded_with_the_model(trained):
     # The best epoch has calibrated the model, by the beam width of the validation.
     # The training captions are such as "a red square".
     assert config["model"]["repeatable_words"] == []
-    found = config["calibration"]
-    assert found["count"] == 4 and found["threshold"] is None
-    assert found["quantiles"] == sorted(found["quantiles"])
+    calibration = config["calibration"]
+    assert calibration["count"] == 4 and calibration["threshold"] is None
+    assert calibration["quantiles"] == sorted(calibration["quantiles"])
 
     progress = json.loads((trained / "checkpoints" / "progress.json").read_text())
     assert progress["phase"] == 3
@@ -347,9 +347,9 @@ def test_several_data_sets_train_one_captioner(
     line = r"^3/3 - \d+s - .* - loss: [\d.]+ - words_loss: [\d.]+ - "
     assert len(re.findall(line, out, re.MULTILINE)) == 2
     last = history_of(tmp_path / "run")[2]
-    found = {x: y for x, y in last.items() if "rouge" in x}
+    actual = {x: y for x, y in last.items() if "rouge" in x}
     expected = {"rouge-l": 15, "rouge-l other": 20, f"rouge-l {squares.name}": 10}
-    assert found == expected and "reward" in last
+    assert actual == expected and "reward" in last
     assert "ROUGE-L (other)" in (tmp_path / "run/report.html").read_text()
     captioner = Captioner.from_preset(tmp_path / "run/model")
     assert {"other", "square"} <= {*captioner.tokenizer.words}

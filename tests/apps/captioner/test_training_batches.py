@@ -146,9 +146,9 @@ def test_boxes_move_with_the_image(tmp_path):
 def test_images_are_unchanged_without_augmentation(squares):
     paths = sorted((squares / "Images").glob("*-0.png"))
     data = batch_of_files(paths, augment=False)
-    found = sorted(image.tobytes() for image in data[0][0]["images"])
+    actual = sorted(image.tobytes() for image in data[0][0]["images"])
     expected = sorted(np.array(Image.open(path)).tobytes() for path in paths)
-    assert found == expected
+    assert actual == expected
 
 
 def test_coverage_by_hand():
@@ -164,7 +164,7 @@ def test_a_view_moves_boxes():
     boxes = [(0.2, 0.5, 0.4, 1.0), (0.9, 0.0, 1.0, 0.1)]
     view = (0.2, 0.0, 0.7, 1.0)
 
-    (found,) = viewed(boxes, (view, False))
-    np.testing.assert_allclose(found, (0, 0.5, 0.4, 1))
-    (found,) = viewed(boxes, (view, True))
-    np.testing.assert_allclose(found, (0.6, 0.5, 1, 1))
+    (visible,) = viewed(boxes, (view, False))
+    np.testing.assert_allclose(visible, (0, 0.5, 0.4, 1))
+    (visible,) = viewed(boxes, (view, True))
+    np.testing.assert_allclose(visible, (0.6, 0.5, 1, 1))

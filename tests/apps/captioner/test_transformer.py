@@ -27,8 +27,8 @@ def test_captions_of_an_image_are_independent(captioner, batch):
             "captions": batch["captions"][row : row + 1, column : column + 1],
         }
         for name, expected in numpy(captioner.network(alone)).items():
-            found = together[name][row, column]
-            np.testing.assert_allclose(found, expected[0, 0], atol=1e-5)
+            actual = together[name][row, column]
+            np.testing.assert_allclose(actual, expected[0, 0], atol=1e-5)
 
 
 def test_a_word_depends_on_the_words_before_it_and_their_order(captioner, batch):

@@ -302,8 +302,8 @@ def test_the_documented_handler_captions():
     exec(next(block for block in blocks if "FastAPI" in block), names)
     client = testclient.TestClient(names["app"])
 
-    found = client.post("/caption", content=SAMPLE.read_bytes())
-    assert found.json()["caption"] == "a man is looking at a camera"
+    response = client.post("/caption", content=SAMPLE.read_bytes())
+    assert response.json()["caption"] == "a man is looking at a camera"
     broken = client.post("/caption", content=b"text")
     assert broken.status_code == 422 and "expected an image" in broken.json()["detail"]
     assert client.post("/caption", content=bytes(20_000_001)).status_code == 413

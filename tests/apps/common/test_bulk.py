@@ -38,9 +38,9 @@ def batch(*ids, failed=()):
 
 @pytest.fixture(params=["out.parquet", "out.jsonl"])
 def parts(request, tmp_path):
-    found = Parts(tmp_path / request.param, COLUMNS)
-    found.begin({"model": "tiny", "maps": False})
-    return found
+    stored_parts = Parts(tmp_path / request.param, COLUMNS)
+    stored_parts.begin({"model": "tiny", "maps": False})
+    return stored_parts
 
 
 def rows(parts):
@@ -171,10 +171,10 @@ def test_folders_inside_folders_are_searched(tmp_path):
         path.write_text("")
     filesystem, paths = bulk.located_all([tmp_path, tmp_path / "missing.jpg"])
 
-    found = bulk.find_files(filesystem, paths, {".jpg"})
+    listed = bulk.find_files(filesystem, paths, {".jpg"})
 
     names = ["b.jpg", "inside/a.JPG", "missing.jpg"]
-    assert found == [(tmp_path / name).as_posix() for name in names]
+    assert listed == [(tmp_path / name).as_posix() for name in names]
     with pytest.raises(UserError, match=r"expected files .png in .*Received: 4 other"):
         bulk.find_files(filesystem, paths, {".png"})
 
@@ -207,13 +207,13 @@ def test_lines_are_read_from_their_offsets(tmp_path, monkeypatch):
 
 def test_an_edited_text_has_another_digest(tmp_path):
     text = tmp_path / "text.txt"
-    found = []
+    digests = []
     for content in (b"one\ntwo\n", b"one\nTwo\n", b"one\ntwo\nthree\n", b"one\ntwo\n"):
         text.write_bytes(content)
-        found.append(bulk.text_digest(*located(text)))
+        digests.append(bulk.text_digest(*located(text)))
 
-    assert [x["input_size"] for x in found] == [8, 8, 14, 8]
-    assert len({x["input_digest"] for x in found}) == 3 and found[-1] == found[0]
+    assert [x["input_size"] for x in digests] == [8, 8, 14, 8]
+    assert len({x["input_digest"] for x in digests}) == 3 and digests[-1] == digests[0]
     with pytest.raises(FileNotFoundError):
         bulk.text_digest(*located(tmp_path / "missing"))
 

@@ -19,31 +19,31 @@ def outputs(*scores):
 def test_without_another_domain_the_lowest_2_percent_are_unsure():
     # 101 values from -1 to 0: the quantile of 2 % is the third of them.
     inside = outputs(*(-i / 100 for i in range(101)))
-    found = fit_calibration("data", inside)
+    calibration = fit_calibration("data", inside)
 
-    assert found.limit == pytest.approx(-0.98)
-    assert found.threshold is found.auc is None
-    unsure = [found.is_unsure(x) for x in outputs(-0.99, -0.98, -0.1)]
+    assert calibration.limit == pytest.approx(-0.98)
+    assert calibration.threshold is calibration.auc is None
+    unsure = [calibration.is_unsure(x) for x in outputs(-0.99, -0.98, -0.1)]
     assert unsure == [True, False, False]
-    assert found.share_unsure(inside) == pytest.approx(2 / 101)
+    assert calibration.share_unsure(inside) == pytest.approx(2 / 101)
 
 
 def test_a_threshold_separates_domains_but_leaves_most_of_the_validation_data():
     # Of the six pairs, four are in order, and one is equal.
     inside = outputs(-0.1, -0.2, -0.5)
-    found = fit_calibration("a", inside, "b", outputs(-0.2, -0.4))
-    assert found.auc == pytest.approx(3.5 / 6, abs=1e-4)
+    calibration = fit_calibration("a", inside, "b", outputs(-0.2, -0.4))
+    assert calibration.auc == pytest.approx(3.5 / 6, abs=1e-4)
 
     inside = outputs(*[-0.1] * 19, -0.6)
-    found = fit_calibration("a", inside, "b", outputs(-0.5, -0.6, -0.7, -0.05))
+    calibration = fit_calibration("a", inside, "b", outputs(-0.5, -0.6, -0.7, -0.05))
     # One of twenty and three of four are below the lowest of the others.
-    assert found.threshold == found.limit == -0.1
-    assert found.share_unsure(inside) == 1 / 20
+    assert calibration.threshold == calibration.limit == -0.1
+    assert calibration.share_unsure(inside) == 1 / 20
 
     inside = outputs(*(-i / 10 for i in range(10)))
-    found = fit_calibration("a", inside, "b", outputs(*[-0.55] * 8, -0.85))
+    calibration = fit_calibration("a", inside, "b", outputs(*[-0.55] * 8, -0.85))
     # -0.5 would separate nearly all, but four of ten are below it.
-    assert found.threshold == pytest.approx(-0.8)
+    assert calibration.threshold == pytest.approx(-0.8)
 
 
 def test_the_description_of_a_model_is_read_as_it_was_written(tmp_path):

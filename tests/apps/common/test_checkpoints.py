@@ -211,8 +211,8 @@ def test_a_phase_that_dies_in_its_first_epoch_starts_again_as_it_did(tmp_path):
     assert (progress.phase, progress.epoch) == (1, 0)
     assert progress.weights == "phase-1-epoch-0.weights.npz"
     assert len(expected) == 3
-    found = numpy([*again.weights, *again.non_trainable_variables])
-    for ours, theirs in zip(expected, found, strict=True):
+    actual = numpy([*again.weights, *again.non_trainable_variables])
+    for ours, theirs in zip(expected, actual, strict=True):
         np.testing.assert_array_equal(theirs, ours)
 
 

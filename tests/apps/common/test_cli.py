@@ -187,8 +187,8 @@ sys.exit(run("nmt", lambda: print("result")))
 )
 def test_a_result_that_cannot_be_written_is_an_error(output, message):
     command = ["sh", "-c", f'"$1" -c "$2" {output}', "sh", sys.executable, RESULT]
-    found = subprocess.run(command, capture_output=True, text=True)
-    assert (found.returncode, found.stderr) == (2, message)
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert (finished.returncode, finished.stderr) == (2, message)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
@@ -292,17 +292,17 @@ class ReadConfig:
 names = {"presets": Path("nowhere"), "load_task": None, "argv": sys.argv[1:]}
 sys.exit(main("program", "Reads.", {"read": ReadConfig}, print, **names))
 """
-    found = tmp_path / "found"
+    path = tmp_path / "found"
     environment = {
         **os.environ,
         "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(found),
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(path),
         "COMP_LINE": line,
         "COMP_POINT": str(len(line)),
     }
     command = [sys.executable, "-c", script]
     assert subprocess.run(command, env=environment).returncode == 0
-    words = found.read_text().replace("\x0b", "\n").split()
+    words = path.read_text().replace("\x0b", "\n").split()
     assert words == expected
 
 

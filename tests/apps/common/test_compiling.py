@@ -19,10 +19,10 @@ def layer_in(precision):
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_the_weights_of_a_search_are_cast_before_its_steps(precision):
-    layer, found = layer_in(precision), {}
+    layer, actual = layer_in(precision), {}
 
     def step(x, state):
-        found["dtypes"] = [
+        actual["dtypes"] = [
             keras.backend.standardize_dtype(weight.value.dtype)
             for weight in (layer.kernel, layer.bias)
         ]
@@ -31,7 +31,7 @@ def test_the_weights_of_a_search_are_cast_before_its_steps(precision):
     x = np.random.default_rng(0).normal(size=(2, 5)).astype("float32")
     output, state = with_cast_weights(step, layer)(x, "a state")
 
-    assert found["dtypes"] == [precision.removeprefix("mixed_"), "float32"]
+    assert actual["dtypes"] == [precision.removeprefix("mixed_"), "float32"]
     assert state == "a state"
     output, expected = (
         keras.ops.convert_to_numpy(keras.ops.cast(y, "float32"))
@@ -40,7 +40,7 @@ def test_the_weights_of_a_search_are_cast_before_its_steps(precision):
     np.testing.assert_array_equal(output, expected)
     # Outside of the step, the weights are unchanged.
     step(x, state)
-    assert found["dtypes"] == ["float32", "float32"]
+    assert actual["dtypes"] == ["float32", "float32"]
     assert with_cast_weights(step, layer_in("float32")) is step
 
 

@@ -46,9 +46,9 @@ def test_numbers_of_a_confidence_are_checked(tmp_path, name, value):
 
 def test_errors_show_the_beginning_of_a_long_value(tmp_path):
     for name, value in (("levels", "x" * 10**6), ("data", [0] * 10**6)):
-        with pytest.raises(UserError) as found:
+        with pytest.raises(UserError) as error:
             read(tmp_path, {"calibration": {**CALIBRATION, name: value}})
-        assert len(str(found.value)) < 400 and "\n" not in str(found.value)
+        assert len(str(error.value)) < 400 and "\n" not in str(error.value)
 
 
 def test_a_file_of_options_has_a_greatest_size(tmp_path):
@@ -74,8 +74,8 @@ def test_a_model_is_usable_when_an_update_of_it_is_killed(tmp_path, monkeypatch)
             patch.setattr(models.files, "write_json", fails)
             models.update_sealed(path, {"count": 2}, {"lexicon": b"new"})
         content = models.read_sealed(path)
-        found = models.read_listed(tmp_path, content, "lexicon")
-        assert found == (b"old" if calls == 0 else None)
+        listed = models.read_listed(tmp_path, content, "lexicon")
+        assert listed == (b"old" if calls == 0 else None)
 
     models.update_sealed(path, {"count": 2}, {"lexicon": b"new"})
     content = models.read_sealed(path)

@@ -20,8 +20,8 @@ from keras_attention_apps.common.web.fairness import (
 
 def popped(queue, count=10**6, may_have=lambda job: True):
     """Return the entries of the next turns."""
-    found = iter(lambda: queue.pop(may_have), None)
-    return [entry for _, entry, _ in itertools.islice(found, count)]
+    entries = iter(lambda: queue.pop(may_have), None)
+    return [entry for _, entry, _ in itertools.islice(entries, count)]
 
 
 def push(queue, job, *entries, cost=1):

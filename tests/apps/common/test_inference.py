@@ -73,8 +73,8 @@ class Model(Predictor):
         return {"beam_size": 5, **given}
 
     def each(self, inputs, *, n_best, batch_size, **options):
-        for _, found in zip(inputs, self.results, strict=True):
-            yield found if isinstance(found, UserError) else found[:n_best]
+        for _, result in zip(inputs, self.results, strict=True):
+            yield result if isinstance(result, UserError) else result[:n_best]
 
 
 @pytest.fixture(params=[CAPTIONER, NMT], ids=["captioner", "nmt"])
@@ -88,7 +88,7 @@ def results(program, monkeypatch):
     """Return a function that sets the results of the model, as scores or errors."""
 
     def set_results(*results):
-        found = [
+        outputs = [
             [
                 program.make(f"{word} {place}", score, score < -1)
                 for place, score in enumerate(scores, 1)
@@ -97,9 +97,9 @@ def results(program, monkeypatch):
             else scores
             for word, scores in zip(("first", "second"), results, strict=True)
         ]
-        load = lambda *_, **__: Model(found)  # noqa: E731
+        load = lambda *_, **__: Model(outputs)  # noqa: E731
         monkeypatch.setattr(type(program.module.RUNTIMES), "load_for", load)
-        return found
+        return outputs
 
     return set_results
 
@@ -127,11 +127,11 @@ def test_several_outputs_have_their_scores(program, results, capsys):
 
 @pytest.mark.parametrize("n_best", [1, 2])
 def test_json_has_an_object_for_each_input(program, results, capsys, n_best):
-    found = results((-0.5, -0.75), (-0.25,))
+    ranked = results((-0.5, -0.75), (-0.25,))
 
     assert program.run("--json", "--n-best", str(n_best)) == 0
     lines = capsys.readouterr().out.splitlines()
-    for line, identity, outputs in zip(lines, program.identities, found, strict=True):
+    for line, identity, outputs in zip(lines, program.identities, ranked, strict=True):
         entries = [one.details() for one in outputs[:n_best]]
         several = {f"{program.noun}s": entries}
         assert json.loads(line) == identity | (several if n_best > 1 else entries[0])

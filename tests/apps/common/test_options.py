@@ -83,10 +83,10 @@ class Stored:
 
 
 def test_options_of_a_file_become_a_dataclass():
-    found = from_json(
+    config = from_json(
         Stored, {"units": 3, "ratio": 2, "lengths": [5], "figures": [{"loss": 7.5}]}
     )
-    assert found == Stored(3, ratio=2, lengths=[5], figures=[{"loss": 7.5}])
+    assert config == Stored(3, ratio=2, lengths=[5], figures=[{"loss": 7.5}])
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_paths_may_begin_at_home(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("USERPROFILE", "/home/me")
 
-    found = parsed("--output=~/model", "~/a", "b~")
+    config = parsed("--output=~/model", "~/a", "b~")
 
-    assert found == Command(Path("/home/me/model"), (Path("/home/me/a"), Path("b~")))
+    assert config == Command(Path("/home/me/model"), (Path("/home/me/a"), Path("b~")))
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_arguments_become_a_dataclass(arguments, expected):
     if "data" in expected:
         expected = {**expected, "data": tuple(map(Path, expected["data"]))}
 
-    found = parsed("--output", "out", *arguments.split())
+    actual = parsed("--output", "out", *arguments.split())
 
-    assert found == Command(Path("out"), **expected)
+    assert actual == Command(Path("out"), **expected)
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ def test_models_of_an_ensemble(tmp_path, monkeypatch):
         write_sealed(tmp_path / name / "config.json", content)
 
     def members(name):
-        found = member_folders(name, presets=tmp_path, noun="parser")
-        return [folder.relative_to(tmp_path).as_posix() for folder in found]
+        paths = member_folders(name, presets=tmp_path, noun="parser")
+        return [folder.relative_to(tmp_path).as_posix() for folder in paths]
 
     assert members("a") == ["a"] and members("both") == ["a", "b+c"]
     assert members("both+a") == ["a", "b+c", "a"]

@@ -254,9 +254,9 @@ def test_samples_are_evenly_spaced():
         samples = texts([str(i) for i in range(count)])
         for i in range(count):
             samples.keep(i, types.SimpleNamespace(text=str(i), unsure=None))
-        found = [text for text, _ in samples.outputs()]
-        assert len(found) == min(count, SAMPLES)
-        assert found[0] == "0" and found[-1] == str(count - 1)
+        sampled = [text for text, _ in samples.outputs()]
+        assert len(sampled) == min(count, SAMPLES)
+        assert sampled[0] == "0" and sampled[-1] == str(count - 1)
 
 
 def test_data_of_a_report_stays_small(tmp_path):

@@ -48,8 +48,8 @@ def add_echo(service, call=lambda texts: texts):
         """Return the text of a request."""
         values = await service.values(request, Echo)
         size = len(values.text)
-        (found,) = await service.in_thread(request, batches, [values.text], size=size)
-        return {"text": found}
+        (answer,) = await service.in_thread(request, batches, [values.text], size=size)
+        return {"text": answer}
 
     service.route("POST", "/echo", echo, dict)
 
@@ -388,9 +388,9 @@ def test_bodies_of_all_addresses_are_bounded():
     def scope(address):
         return {"client": (address, 1), "headers": []}
 
-    async def read(found, address, messages):
+    async def read(waiting, address, messages):
         try:
-            async with found.read(scope(address), messages) as content:
+            async with waiting.read(scope(address), messages) as content:
                 return content
         except guard.Refusal as refusal:
             return refusal.status
@@ -402,17 +402,17 @@ def test_bodies_of_all_addresses_are_bounded():
         return {"type": "http.request", "body": b"x"}
 
     async def run():
-        found = bodies.Bodies(1000, 2)
+        waiting = bodies.Bodies(1000, 2)
         tasks = []
         # One address has two of the eight places, and six others have one.
         for number in (1, 1, 2, 3, 4, 5, 6, 7):
             tasks.append(
-                asyncio.ensure_future(read(found, f"192.0.2.{number}", nothing))
+                asyncio.ensure_future(read(waiting, f"192.0.2.{number}", nothing))
             )
             await asyncio.sleep(0)
-        assert await read(found, "192.0.2.8", something) == b"x"
+        assert await read(waiting, "192.0.2.8", something) == b"x"
         assert await asyncio.wait_for(tasks[0], 30) == 503
-        assert not any(task.done() for task in tasks[1:]) and found.size == 0
+        assert not any(task.done() for task in tasks[1:]) and waiting.size == 0
         for task in tasks:
             task.cancel()
 
@@ -425,21 +425,21 @@ def test_a_body_whose_time_ends_can_give_way(monkeypatch):
     async def nothing():
         await asyncio.Event().wait()
 
-    async def read(found):
-        async with found.read({"client": None, "headers": []}, nothing):
+    async def read(waiting):
+        async with waiting.read({"client": None, "headers": []}, nothing):
             pass
 
     async def run():
-        found = bodies.Bodies(1000, 1)
-        reading = asyncio.ensure_future(read(found))
+        waiting = bodies.Bodies(1000, 1)
+        reading = asyncio.ensure_future(read(waiting))
         await asyncio.sleep(0)
-        (body,) = found._incomplete
+        (body,) = waiting._incomplete
         while not body.limit.expired():
             await asyncio.sleep(0)
-        found._make_place("")
+        waiting._make_place("")
         with pytest.raises(guard.Refusal):
             await asyncio.wait_for(reading, 30)
-        assert not found._incomplete
+        assert not waiting._incomplete
 
     asyncio.run(run())
 
@@ -625,29 +625,29 @@ def gathered():
 
         batches = fairness.Batches(call_later, size, sizes.append)
         with ThreadPoolExecutor(len(others) + 1) as pool:
-            found = [pool.submit(batches, [first])]
+            futures = [pool.submit(batches, [first])]
             try:
                 assert begun.wait(60)
-                found += [pool.submit(batches, [one]) for one in others]
+                futures += [pool.submit(batches, [one]) for one in others]
                 until(lambda: waiting_inputs(batches) == len(others))
             finally:
                 goes_on.set()
-        return found, sizes
+        return futures, sizes
 
     return compute
 
 
 def test_inputs_that_wait_are_computed_together(gathered):
-    found, sizes = gathered(lambda xs: [x.upper() for x in xs], 4, "a", "bcdefghijk")
-    assert [x.result() for x in found] == [[x] for x in "ABCDEFGHIJK"]
+    results, sizes = gathered(lambda xs: [x.upper() for x in xs], 4, "a", "bcdefghijk")
+    assert [x.result() for x in results] == [[x] for x in "ABCDEFGHIJK"]
     assert sizes == [1, 4, 4, 2]
 
 
 def test_an_input_that_fails_does_not_fail_others(gathered):
-    found, _ = gathered(lambda xs: [1 / x for x in xs], 8, 1, [2, 0, 4, 5])
-    assert [found[i].result() for i in (0, 1, 3, 4)] == [[1], [0.5], [0.25], [0.2]]
+    results, _ = gathered(lambda xs: [1 / x for x in xs], 8, 1, [2, 0, 4, 5])
+    assert [results[i].result() for i in (0, 1, 3, 4)] == [[1], [0.5], [0.25], [0.2]]
     with pytest.raises(ZeroDivisionError):
-        found[2].result()
+        results[2].result()
 
 
 def test_metrics_count_requests_and_batches():
@@ -666,11 +666,11 @@ def test_metrics_count_requests_and_batches():
 
 
 def test_the_description_has_routes_and_errors(address):
-    found = requests.get(f"{address}/spec").json()
+    description = requests.get(f"{address}/spec").json()
 
-    assert found["openapi"].startswith("3.")
-    assert {"/echo", "/health", "/metrics"} <= set(found["paths"])
-    post = found["paths"]["/echo"]["post"]
+    assert description["openapi"].startswith("3.")
+    assert {"/echo", "/health", "/metrics"} <= set(description["paths"])
+    post = description["paths"]["/echo"]["post"]
     assert post["summary"] == "Return the text of a request."
     assert {"400", "403", "429", "503"} <= set(post["responses"])
 
@@ -713,13 +713,13 @@ def test_the_end_loses_no_request():
                     return False
             return False
 
-        found = [pool.submit(ask, client) for client in range(40)]
+        futures = [pool.submit(ask, client) for client in range(40)]
         until(lambda: waiting_at(address) > 30)
         # A connection whose request comes after the port is closed.
         late = socket.create_connection((host, int(port)), timeout=60)
         ends.set()
         process.send_signal(signal.SIGTERM)
-        assert all(future.result() for future in found), set(errors)
+        assert all(future.result() for future in futures), set(errors)
         late.sendall(HEAD % b"/echo?text=late" + b"Content-Length: 0\r\n\r\n")
         with late:
             received = answer_on(late)

@@ -224,14 +224,14 @@ def test_the_password_is_the_first_line_of_a_file(tmp_path):
 
     assert read_password(path) == "a long pässword".encode()
     assert read_password(None) is None
-    for content, found in (
+    for content, actual in (
         (b"", "none"),
         (b"  \n", "none"),
         (b" fifteen letters\n", "one of 15 bytes"),
         (b"x" * 1001, "one of 1001 bytes"),
     ):
         path.write_bytes(content)
-        expected = f"a password of 16 to 1000 bytes in the first line.*{found}"
+        expected = f"a password of 16 to 1000 bytes in the first line.*{actual}"
         with pytest.raises(UserError, match=expected):
             read_password(path)
 

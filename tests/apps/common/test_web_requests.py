@@ -216,9 +216,9 @@ def test_an_unknown_session_is_no_error_of_the_server(client):
 
 def test_the_description_names_the_host_of_each_request(client):
     for host, other in (("127.0.0.1:1", "localhost:2"), ("localhost:2", "127.0.0.1:1")):
-        found = client.http.get("/gradio_api/info", headers={"host": host}).text
-        assert f"http://{host}/" in found
-        assert f"http://{other}/" not in found
+        description = client.http.get("/gradio_api/info", headers={"host": host}).text
+        assert f"http://{host}/" in description
+        assert f"http://{other}/" not in description
 
 
 def test_others_are_answered_while_one_upload_takes_long():

@@ -88,9 +88,9 @@ def test_pairs_are_aligned_as_each_alone(subwords):
 
 def test_words_after_a_cut_have_no_links(subwords):
     translator = untrained(subwords, "bahdanau", max_length=6)
-    (found,) = align(translator, [("dog " * 9, "chien " * 9)])
-    assert found.cut and found.weights.shape == (9, 9)
-    assert found.weights[0].any() and not found.weights[6:].any()
+    (alignments,) = align(translator, [("dog " * 9, "chien " * 9)])
+    assert alignments.cut and alignments.weights.shape == (9, 9)
+    assert alignments.weights[0].any() and not alignments.weights[6:].any()
 
 
 def test_the_command_prints_links_and_their_error_rate(model_folder, tmp_path, capsys):

@@ -28,15 +28,15 @@ def parts_of_twelve(monkeypatch):
 @pytest.fixture
 def pairs(monkeypatch):
     """The pairs of every training that begins."""
-    found = []
+    collected = []
     init = SentenceBatches.__init__
 
     def record(self, pairs, *args, **kwargs):
-        found.append(pairs)
+        collected.append(pairs)
         init(self, pairs, *args, **kwargs)
 
     monkeypatch.setattr(SentenceBatches, "__init__", record)
-    return found
+    return collected
 
 
 def test_monolingual_text_joins_the_training(
@@ -106,8 +106,8 @@ def test_samples_depend_on_the_seed_alone(sampler):
     sentences = ["the red dog sees a cat", "a bird likes the old dog", ""] * 3
 
     def texts(seed):
-        found = sampler.sample(sentences, temperature=1.0, seed=seed)
-        return [translation.text for translation in found]
+        translations = sampler.sample(sentences, temperature=1.0, seed=seed)
+        return [translation.text for translation in translations]
 
     drawn = texts(seed=3)
     assert drawn == texts(seed=3) != texts(seed=4)

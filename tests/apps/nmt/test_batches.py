@@ -122,13 +122,13 @@ def test_long_pairs_are_left_out(pairs, subwords, longest):
 
 def test_dropout_makes_no_pair_too_long(pairs, subwords, longest):
     dataset = batches(pairs, subwords, max_length=longest + 2)
-    found = tokens(dataset)
+    token_ids = tokens(dataset)
 
     assert dataset.too_long_count == 0
-    assert max(len(ids) for pair in found for ids in pair) == longest + 2
+    assert max(len(ids) for pair in token_ids for ids in pair) == longest + 2
     assert sorted(rows(dataset)) == sorted(texts(pairs))
     whole = set(map(tuple, subwords.encode_all(pairs.source)))
-    assert {tuple(source) for source, _ in found} - whole
+    assert {tuple(source) for source, _ in token_ids} - whole
 
 
 def test_the_first_batches_share_no_size(pairs, subwords):

@@ -65,7 +65,7 @@ def test_translations_are_those_of_python(
     export.save_lite_translator(translator, path, search=search, quantize="none")
     expected = list(LiteTranslator(path).translate_each(SENTENCES, n_best=2))
 
-    found = library(
+    actual = library(
         """async ([model, sentences]) => {
             const bytes = Uint8Array.from(atob(model), x => x.charCodeAt(0));
             const translator = await library.load(bytes.buffer);
@@ -78,7 +78,7 @@ def test_translations_are_those_of_python(
         [base64.b64encode(path.read_bytes()).decode(), SENTENCES],
     )
 
-    for several, others in zip(found, expected, strict=True):
+    for several, others in zip(actual, expected, strict=True):
         for one, other in zip(several, others, strict=True):
             assert one["text"] == other.text
             assert one["words"] == other.words

@@ -23,24 +23,24 @@ def translate_batch(model_folder):
 def test_translations_are_those_of_one_process(translate_batch, model_folder):
     expected = Translator.from_preset(model_folder).translate(SENTENCES)
 
-    found = translate_batch({"id": [2, 7, 1], "text": np.array(SENTENCES)})
+    actual = translate_batch({"id": [2, 7, 1], "text": np.array(SENTENCES)})
 
-    assert found["id"] == [2, 7, 1]
-    assert found["translation"].tolist() == [x.text for x in expected] == SENTENCES
-    assert found["words"].tolist() == [x.words for x in expected]
-    np.testing.assert_allclose(found["score"], [x.score for x in expected], atol=2e-4)
-    assert found["attention"][0] == expected[0].details()["attention"]
-    assert found["error"].tolist() == [None] * 3
+    assert actual["id"] == [2, 7, 1]
+    assert actual["translation"].tolist() == [x.text for x in expected] == SENTENCES
+    assert actual["words"].tolist() == [x.words for x in expected]
+    np.testing.assert_allclose(actual["score"], [x.score for x in expected], atol=2e-4)
+    assert actual["attention"][0] == expected[0].details()["attention"]
+    assert actual["error"].tolist() == [None] * 3
 
 
 def test_sentences_in_bytes_and_unreadable_ones(translate_batch):
     values = np.array([b"dog", b"caf\xe9", None, b"a red bird"], object)
 
-    found = translate_batch({"text": values})
+    translations = translate_batch({"text": values})
 
     texts = translate_batch({"text": ["dog", "a red bird"]})["translation"]
-    assert found["translation"].tolist() == [texts[0], None, None, texts[1]]
-    first, broken, nothing, last = found["error"]
+    assert translations["translation"].tolist() == [texts[0], None, None, texts[1]]
+    first, broken, nothing, last = translations["error"]
     assert first is None and last is None
     assert broken == "not UTF-8: byte 0xe9 at position 3"
     assert nothing == "expected a string or bytes. Received: NoneType"

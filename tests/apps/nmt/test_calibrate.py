@@ -31,11 +31,11 @@ def calibrated(model_folder, few, corpus, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         echo_searches(patch)
         assert main(["calibrate", str(folder), *data]) == 0
-    found = calibration_of(folder)
-    assert (found["data"], found["count"]) == (corpus.name, 8)
-    assert found["out_of_domain"] == few.name and 0 <= found["auc"] <= 1
-    found["threshold"] = found["quantiles"][5]
-    update_sealed(folder / "config.json", {"calibration": found})
+    calibration = calibration_of(folder)
+    assert (calibration["data"], calibration["count"]) == (corpus.name, 8)
+    assert calibration["out_of_domain"] == few.name and 0 <= calibration["auc"] <= 1
+    calibration["threshold"] = calibration["quantiles"][5]
+    update_sealed(folder / "config.json", {"calibration": calibration})
     return folder
 
 
@@ -51,13 +51,13 @@ def entries(capsys, command, *more):
 
 
 def test_unsure_translations_are_named(calibrated, command, capsys):
-    found, error = entries(capsys, command, "--model", calibrated)
+    results, error = entries(capsys, command, "--model", calibrated)
     limit = calibration_of(calibrated)["threshold"]
-    for entry in found:
+    for entry in results:
         assert entry["unsure"] == (entry["mean_log_probability"] < limit)
         warning = f"line {entry['line']}: unsure of the translation"
         assert (warning in error) == entry["unsure"]
-    assert 0 < sum(entry["unsure"] for entry in found) < len(found)
+    assert 0 < sum(entry["unsure"] for entry in results) < len(results)
     # An empty sentence has an empty translation, of which the model is sure.
     assert main(["translate", "", "--json", "--model", str(calibrated)]) == 0
     assert json.loads(capsys.readouterr().out)["unsure"] is False
@@ -77,9 +77,9 @@ def test_a_text_is_unsure_if_one_of_its_sentences_is(first, second, expected):
 
 
 def test_a_model_without_calibration_says_nothing(model_folder, command, capsys):
-    found, error = entries(capsys, command, "--model", model_folder)
-    assert error == "" and not any("unsure" in entry for entry in found)
-    for entry in found:
+    results, error = entries(capsys, command, "--model", model_folder)
+    assert error == "" and not any("unsure" in entry for entry in results)
+    for entry in results:
         assert entry["mean_log_probability"] == pytest.approx(
             entry["log_probability"] / len(entry["subwords"]), abs=1e-3
         )
@@ -87,13 +87,13 @@ def test_a_model_without_calibration_says_nothing(model_folder, command, capsys)
 
 def test_improbable_translations_are_left_out(model_folder, command, capsys):
     command = [*command, "--model", str(model_folder)]
-    found, _ = entries(capsys, command)
-    scores = sorted(entry["mean_log_probability"] for entry in found)
+    results, _ = entries(capsys, command)
+    scores = sorted(entry["mean_log_probability"] for entry in results)
     least = ["--min-score", f"{(scores[2] + scores[3]) / 2:.6f}"]
-    left_out = [entry["mean_log_probability"] <= scores[2] for entry in found]
+    left_out = [entry["mean_log_probability"] <= scores[2] for entry in results]
 
     kept, error = entries(capsys, command, *least)
-    for before, after, out in zip(found, kept, left_out, strict=True):
+    for before, after, out in zip(results, kept, left_out, strict=True):
         known = {name: before[name] for name in ("line", "mean_log_probability")}
         assert after == ({**known, "translation": None} if out else before)
         assert (f"line {before['line']}: no translation with" in error) == out
@@ -102,11 +102,11 @@ def test_improbable_translations_are_left_out(model_folder, command, capsys):
     assert [line == "" for line in capsys.readouterr().out.split("\n")[:-1]] == left_out
     assert main([*command, *least, "--n-best", "2"]) == 0
     shown = {line.split("\t")[0] for line in capsys.readouterr().out.splitlines()}
-    pairs = zip(found, left_out, strict=True)
+    pairs = zip(results, left_out, strict=True)
     assert shown == {str(entry["line"]) for entry, out in pairs if not out}
 
     several, _ = entries(capsys, command, *least, "--n-best", "2")
-    for entry, before, out in zip(several, found, left_out, strict=True):
+    for entry, before, out in zip(several, results, left_out, strict=True):
         assert entry["line"] == before.pop("line")
         assert len(entry["translations"]) == (0 if out else 2)
         assert out or entry["translations"][0] == before
@@ -156,8 +156,8 @@ def test_a_confidence_is_fitted_and_stored(confident, corpus, command, capsys):
     assert "chien" in translator.lexicon.entries["dog"][1]
 
     threshold = translator.confidence.threshold
-    found, error = entries(capsys, command, "--model", confident)
-    for entry in found:
+    results, error = entries(capsys, command, "--model", confident)
+    for entry in results:
         assert entry["unsure"] == (entry["confidence"] < threshold)
         warning = f"line {entry['line']}: unsure of the translation"
         assert (warning in error) == entry["unsure"] == ("reason" in entry)
@@ -215,8 +215,8 @@ def test_sentences_are_judged_by_their_references():
             "The cat sleeps.",
         )
     ]
-    found = evaluate.judge(translations, ["The dog sleeps."] * 4)
-    assert found == [True, True, False, None]
+    usable = evaluate.judge(translations, ["The dog sleeps."] * 4)
+    assert usable == [True, True, False, None]
 
 
 def test_min_score_must_not_be_positive(capsys):

@@ -133,8 +133,8 @@ def test_steps_equal_the_pass(translator, inputs):
 
     for t in range(inputs["target"].shape[1] - 1):
         log_probs, state, _ = network.step(tensors["target"][:, None, t], state, memory)
-        found = np.exp(ops.convert_to_numpy(log_probs)[:, 0])
-        assert_close(found, np.exp(expected[:, t]))
+        actual = np.exp(ops.convert_to_numpy(log_probs)[:, 0])
+        assert_close(actual, np.exp(expected[:, t]))
 
 
 def test_the_loss_is_that_of_the_extended_vocabulary(translator, inputs):
@@ -172,14 +172,14 @@ def test_translations_contain_words_of_the_source(eager, own_subwords, monkeypat
     monkeypatch.setattr(inference, "LOOP", 100)
     translator = copy_always(untrained(own_subwords, "bahdanau", copy=True))
     sentences = ["the Zorbalix \u6771\u4eac", "a 4711 dog"]
-    found = translator.translate(sentences, beam_size=2)
+    translations = translator.translate(sentences, beam_size=2)
 
-    assert set(found[0].text.split()) <= {"Zorbalix", "\u6771\u4eac"}
-    assert found[1].text.split() == ["4711"] * 20
+    assert set(translations[0].text.split()) <= {"Zorbalix", "\u6771\u4eac"}
+    assert translations[1].text.split() == ["4711"] * 20
     pieces = [own_subwords.pieces[token] for token in own_subwords.encode("4711")[:-1]]
-    assert found[1].subwords == ["".join(pieces)] * 20
-    assert len(found[1].probabilities) == 20
-    for translation in found:
+    assert translations[1].subwords == ["".join(pieces)] * 20
+    assert len(translations[1].probabilities) == 20
+    for translation in translations:
         words, source_words = translation.words, translation.source_words
         assert translation.weights.shape == (len(words), len(source_words))
         sums = translation.weights.sum(axis=1) + translation.end_weights

@@ -109,18 +109,18 @@ def test_translations_are_those_of_our_search(transformer, exact, monkeypatch):
     expected = ours.translate(SENTENCES, beam_size=3)
     # Only CTranslate2 searches.
     monkeypatch.setattr(Translator, "_search", None)
-    found = theirs.translate(SENTENCES, beam_size=3)
-    assert all(len(translation.words) > 1 for translation in found)
-    check_equal(found, expected)
+    actual = theirs.translate(SENTENCES, beam_size=3)
+    assert all(len(translation.words) > 1 for translation in actual)
+    check_equal(actual, expected)
 
 
 def test_n_best_translations_are_those_of_our_search(transformer, exact):
     options = {"n_best": 2, "beam_size": 3, "length_penalty": 0.5}
-    found, expected = (
+    actual, expected = (
         list(transformer(task).translate_each(SENTENCES, **options))
         for task in (CTranslate2Translator, Translator)
     )
-    for ranked, other in zip(found, expected, strict=True):
+    for ranked, other in zip(actual, expected, strict=True):
         check_equal(ranked, other)
 
 
@@ -140,11 +140,11 @@ def test_what_breaks_a_constraint_is_searched_again(exact, subwords, monkeypatch
             searched.extend(token_ids) or search(self, token_ids, *options)
         ),
     )
-    found = theirs.translate(texts, beam_size=3)
+    translations = theirs.translate(texts, beam_size=3)
     # The untrained network does not copy symbols.
     assert len(searched) >= 2
-    check_equal(found, ours.translate(texts, beam_size=3))
-    assert found[0].text.count("12") == 1
+    check_equal(translations, ours.translate(texts, beam_size=3))
+    assert translations[0].text.count("12") == 1
 
 
 @pytest.mark.parametrize(
@@ -172,12 +172,12 @@ def test_loops_lengths_ends_and_symbols_are_checked(subwords, tokens, is_valid):
 
 def test_glossaries_work(transformer, exact):
     options = {"glossary": {"dog": "wolf"}, "beam_size": 3}
-    found, expected = (
+    actual, expected = (
         transformer(task).translate(SENTENCES, **options)
         for task in (CTranslate2Translator, Translator)
     )
-    check_equal(found, expected)
-    assert "wolf" in found[0].text
+    check_equal(actual, expected)
+    assert "wolf" in actual[0].text
 
 
 def spoken(folder, sentence, **options):

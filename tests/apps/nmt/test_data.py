@@ -91,9 +91,9 @@ def test_no_pair_with_text_on_both_sides_is_an_error(tmp_path):
 def test_files_of_a_folder(tmp_path):
     for name in ("dev.en", "dev.de", "val.en"):
         write(tmp_path / name, "x")
-    found = find_files(tmp_path, "en-de", ("val", "dev"))
+    paths = find_files(tmp_path, "en-de", ("val", "dev"))
 
-    assert [path.name for path in found] == ["dev.en", "dev.de"]
+    assert [path.name for path in paths] == ["dev.en", "dev.de"]
     (tmp_path / "dev.en").rename(tmp_path / "dev.en.gz")
     assert find_files(tmp_path, "en-de", ("dev",))[0].name == "dev.en.gz"
     with pytest.raises(UserError, match=r"expected the files test\.en and test\.de"):

@@ -73,7 +73,7 @@ def test_files_are_calibrated_as_their_folder(
     table, corpus, few, model_folder, echoed, tmp_path
 ):
     val = corpus / "val.en", corpus / "val.fr"
-    found = []
+    calibrations = []
     for name, options in {
         "folder": ["--data", corpus],
         "files": ["--source", val[0], "--target", val[1]],
@@ -86,5 +86,8 @@ def test_files_are_calibrated_as_their_folder(
         calibration = calibration_of(folder)
         # The name of the data.
         del calibration["data"]
-        found.append(calibration)
-    assert found[0] == found[1] == found[2] and found[0]["count"] == 8
+        calibrations.append(calibration)
+    assert (
+        calibrations[0] == calibrations[1] == calibrations[2]
+        and calibrations[0]["count"] == 8
+    )

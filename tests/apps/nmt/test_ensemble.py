@@ -28,9 +28,9 @@ def test_probabilities_and_alignments_are_the_mean(eager, translator, other):
         log_probs, _, weights = model.network.step(np.full((2, 1), 6), state, memory)
         return np.exp(numpy(log_probs)), numpy(weights)
 
-    found = first_step(Translator.ensemble([translator, other]))
+    outputs = first_step(Translator.ensemble([translator, other]))
     pairs = zip(first_step(translator), first_step(other), strict=True)
-    for values, pair in zip(found, pairs, strict=True):
+    for values, pair in zip(outputs, pairs, strict=True):
         np.testing.assert_allclose(values, sum(pair) / 2, rtol=1e-4, atol=1e-6)
 
 
@@ -40,8 +40,8 @@ def test_the_command_takes_an_ensemble(eager, translator, other, tmp_path, capsy
     other.save(tmp_path / "two")
     both = f"{tmp_path / 'one'}+{tmp_path / 'two'}"
     assert main(["translate", "the dog sees a cat", "--model", both]) == 0
-    found = capsys.readouterr().out.strip()
-    assert found == Translator.from_preset(both).translate("the dog sees a cat").text
+    printed = capsys.readouterr().out.strip()
+    assert printed == Translator.from_preset(both).translate("the dog sees a cat").text
 
     assert main(["translate", "the dog", "--model", f"{both}+{tmp_path}/none"]) == 2
     assert f"Received: '{tmp_path}/none'" in capsys.readouterr().err

@@ -58,10 +58,10 @@ def test_bleu_needs_a_reference_of_four_words():
 def test_scores_by_length_in_characters():
     sources = ["一只狗", "一只狗在公园里跑。", "一只 狗"]
     texts = ["Ein Hund .", "Ein Hund läuft im Park .", "Ein Hund ."]
-    found = bleu_by_length(sources, texts, texts, parts=3)
+    scores = bleu_by_length(sources, texts, texts, parts=3)
 
-    assert [part[:2] for part in found] == [((3, 3), 2), ((9, 9), 1)]
-    assert found[1][2] == pytest.approx(100)
+    assert [part[:2] for part in scores] == [((3, 3), 2), ((9, 9), 1)]
+    assert scores[1][2] == pytest.approx(100)
     (score,) = [x for *_, x in bleu_by_length(["x"], ["一只狗在"], ["一只狗在"])]
     assert score == pytest.approx(100)
 
@@ -71,10 +71,10 @@ def test_scores_by_length():
     right, wrong = "eins zwei drei vier fünf", "sechs sieben acht neun zehn"
     translations = [right.title()] * 3 + [wrong] + [right] * 2
 
-    found = bleu_by_length(sources, translations, [right] * 6, parts=3)
+    scores = bleu_by_length(sources, translations, [right] * 6, parts=3)
 
-    assert [part[:2] for part in found] == [((1, 1), 3), ((4, 4), 1), ((5, 6), 2)]
-    assert [part[2] for part in found] == pytest.approx([100, 0, 100])
+    assert [part[:2] for part in scores] == [((1, 1), 3), ((4, 4), 1), ((5, 6), 2)]
+    assert [part[2] for part in scores] == pytest.approx([100, 0, 100])
 
 
 def test_evaluation_prints_scores(corpus, model_folder, capsys):

@@ -86,21 +86,21 @@ def test_a_served_model_gives_the_translations_of_python(
     from keras_attention_apps.nmt.inference import Translator
 
     expected = Translator.from_preset(model_folder).translate(SENTENCES)
-    assert several["translation"] == [found.text for found in expected]
+    assert several["translation"] == [actual.text for actual in expected]
     assert single["translation"] == several["translation"][:1]
-    for row, found in enumerate(expected):
+    for row, actual in enumerate(expected):
         tokens, source = (
             [*filter(None, several[x][row])] for x in ("subwords", "source_subwords")
         )
         text = "".join(source).replace("\u2581", "")
-        assert text.startswith("".join(found.source_words[:1])) or not source
-        assert bool(tokens) == bool(found.words)
+        assert text.startswith("".join(actual.source_words[:1])) or not source
+        assert bool(tokens) == bool(actual.words)
         attention = np.array(several["attention"][row])
         assert not attention[len(tokens) :].any()
         assert not attention[:, len(source) :].any()
-        assert several["score"][row] == pytest.approx(found.score, abs=1e-3)
+        assert several["score"][row] == pytest.approx(actual.score, abs=1e-3)
         log_probability = several["log_probability"][row]
-        assert log_probability == pytest.approx(found.log_probability, abs=1e-2)
+        assert log_probability == pytest.approx(actual.log_probability, abs=1e-2)
 
 
 def test_the_documented_request_has_the_input_of_the_signature(monkeypatch):
@@ -132,8 +132,8 @@ def test_the_graph_cleans_text_as_python_does(code_points):
     places += "\U0001f469\u200d{}\u200d\U0001f468", "\U0001f3f4{}\U000e007f"
     for place in places:
         texts = [place.format(chr(point)) for point in code_points]
-        found = cleaned(tf.constant([text.encode() for text in texts])).numpy()
-        pairs = zip(code_points, map(clean, texts), found, strict=True)
+        outputs = cleaned(tf.constant([text.encode() for text in texts])).numpy()
+        pairs = zip(code_points, map(clean, texts), outputs, strict=True)
         other = [point for point, text, got in pairs if text != got.decode()]
         # Python does not reorder accents that are newer than its version of Unicode.
         assert {unicodedata.category(chr(point)) for point in other} <= {"Cn"}

@@ -134,10 +134,10 @@ def test_letters_marks_and_bytes_of_characters_continue_words():
         pieces=pieces, bytes={1: 0x2E, 2: 0x61, 3: 0x7F, 4: 0x80, 5: 0xE4}
     )
 
-    found = [pieces[x] for x in word_continuations(tokenizer)]
+    actual = [pieces[x] for x in word_continuations(tokenizer)]
 
     expected = ["<0x61>", "<0x80>", "<0xE4>", "a", "7", "\u093e\u092e", "\u200cخ"]
-    assert found == [*expected, "\u0301", "\u0e34", "_"]
+    assert actual == [*expected, "\u0301", "\u0e34", "_"]
 
 
 def test_translations_contain_the_phrases_of_their_sentences(eager, subwords):
@@ -155,16 +155,16 @@ def test_translations_contain_the_phrases_of_their_sentences(eager, subwords):
         f"{'dog ' * 25} bird cat": (["vieux chien"], []),
     }
     options = {"beam_size": 2, "n_best": 2}
-    found = list(translator.translate_each(expected, glossary=glossary, **options))
+    actual = list(translator.translate_each(expected, glossary=glossary, **options))
 
-    for several, (phrases, omitted) in zip(found, expected.values(), strict=True):
+    for several, (phrases, omitted) in zip(actual, expected.values(), strict=True):
         for one in several:
             assert all(phrase in one.text for phrase in phrases)
             assert "xyz" not in one.text and one.omitted == omitted
-    assert [several[0].cut for several in found] == [False] * 5 + [True]
+    assert [several[0].cut for several in actual] == [False] * 5 + [True]
     plain = translator.translate("a old", beam_size=2)
-    assert found[1][0].text == plain.text
-    assert found[1][0].score == pytest.approx(plain.score, abs=1e-4)
+    assert actual[1][0].text == plain.text
+    assert actual[1][0].score == pytest.approx(plain.score, abs=1e-4)
 
 
 @pytest.mark.exhaustive
@@ -177,8 +177,8 @@ def test_one_search_takes_phrases_of_growing_and_shrinking_sizes(jit_compile, su
         {"dog": "un vieux chien", "red": "grand", "the": "le"},
         {"dog": "vieux chien", "the": "un"},
     ):
-        found = translator.translate(["the red dog", "a cat"], glossary=glossary)
-        assert all(phrase in found[0].text for phrase in glossary.values())
+        translations = translator.translate(["the red dog", "a cat"], glossary=glossary)
+        assert all(phrase in translations[0].text for phrase in glossary.values())
 
 
 def test_the_command_warns_of_phrases_that_do_not_fit(
@@ -208,8 +208,8 @@ def test_the_command_warns_of_phrases_that_do_not_fit(
 def test_lengths_keep_their_ratios(eager, translator):
     ratios = {"min_length_ratio": 1.0, "max_length_ratio": 1.0}
     sentences = ["the red dog", "a big bird sees"]
-    found = translator.translate(sentences, beam_size=2, **ratios)
-    for sentence, one in zip(sentences, found, strict=True):
+    translations = translator.translate(sentences, beam_size=2, **ratios)
+    for sentence, one in zip(sentences, translations, strict=True):
         count = len(translator.tokenizer.encode(sentence)) - 1
         assert count <= sum(x != "</s>" for x in one.subwords) <= count + 1
 

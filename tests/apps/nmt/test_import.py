@@ -455,5 +455,5 @@ def test_transformers_reads_the_same_folder(tmp_path):
         "source": our_ids(model, source),
         "target": np.pad(our_ids(model, target), ((0, 0), (0, 1))),
     }
-    found = numpy(network.logits(network(inputs)))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    actual = numpy(network.logits(network(inputs)))
+    np.testing.assert_allclose(actual, expected, atol=1e-5)

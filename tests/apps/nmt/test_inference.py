@@ -38,17 +38,20 @@ def test_translations_come_in_order_whatever_the_batches(model_folder, cached_mo
         np.testing.assert_allclose(total, 1, atol=1e-5)
         # The best of several come first, and subwords have their probabilities.
         assert len(others) == bool(line.strip())
-        for found in others:
-            assert one.score >= found.score
-            total = np.sum(np.log(found.probabilities))
-            assert total == pytest.approx(found.log_probability, abs=1e-4)
-            assert len(found.subwords) == len(found.probabilities)
+        for translations in others:
+            assert one.score >= translations.score
+            total = np.sum(np.log(translations.probabilities))
+            assert total == pytest.approx(translations.log_probability, abs=1e-4)
+            assert len(translations.subwords) == len(translations.probabilities)
 
 
 def test_a_model_without_attention_aligns_nothing(eager, subwords):
-    found = untrained(subwords, "none").translate("the red dog")
-    assert found.words and found.weights.shape == (len(found.words), 3)
-    assert not found.weights.any()
+    translations = untrained(subwords, "none").translate("the red dog")
+    assert translations.words and translations.weights.shape == (
+        len(translations.words),
+        3,
+    )
+    assert not translations.weights.any()
 
 
 def test_the_command_prints_the_same(model_folder, cached_models, capsys):
@@ -68,7 +71,7 @@ def test_words_of_scripts_without_spaces_are_aligned(unspaced_subwords, monkeypa
     text = "我们看见了 iPhone 手机，很好！"
     token_ids = np.array(unspaced_subwords.encode(text))
     # Each subword attends to itself.
-    found = {
+    outputs = {
         "token_ids": token_ids[None, None],
         "weights": np.eye(len(token_ids))[None, None],
         "lengths": np.array([[len(token_ids)]]),
@@ -76,7 +79,7 @@ def test_words_of_scripts_without_spaces_are_aligned(unspaced_subwords, monkeypa
         "log_probs": np.array([[-2.0]]),
         "token_log_probs": np.full((1, 1, len(token_ids)), -0.5),
     }
-    ranked = hypotheses(found)
+    ranked = hypotheses(outputs)
     monkeypatch.setattr(translator, "_search", lambda *arguments: ranked)
     translation = translator.translate(text)
 
@@ -92,9 +95,9 @@ def test_compiled_search_finds_the_same(translator):
     compiled = Translator(*parts, jit_compile=True)
     # Three sentences, so one row of padding.
     both = translator, compiled
-    expected, found = (x.translate(LINES[:4], beam_size=2) for x in both)
+    expected, actual = (x.translate(LINES[:4], beam_size=2) for x in both)
 
-    assert_same_results(found, expected)
+    assert_same_results(actual, expected)
     (search,) = compiled._search_models.values()
     assert search.jit_compile
 
@@ -106,9 +109,9 @@ def test_half_precision_translates_about_the_same(eager, model_folder):
     half = Translator.from_preset(model_folder, precision="mixed_bfloat16")
 
     assert keras.config.dtype_policy() == policy
-    expected, found = (x.translate(LINES[0], beam_size=1) for x in (full, half))
-    assert found.score != expected.score
-    assert found.score == pytest.approx(expected.score, abs=0.1)
+    expected, actual = (x.translate(LINES[0], beam_size=1) for x in (full, half))
+    assert actual.score != expected.score
+    assert actual.score == pytest.approx(expected.score, abs=0.1)
 
 
 def test_an_empty_sentence_has_an_empty_translation(translator):
@@ -118,10 +121,10 @@ def test_an_empty_sentence_has_an_empty_translation(translator):
 
 
 def test_a_very_long_sentence_is_cut(translator, echoed):
-    found = translator.translate("dog " * 10_000)
-    assert found.cut
-    assert 0 < len(found.source_words) < 20
-    assert set(found.source_words) == {"dog"}
+    translations = translator.translate("dog " * 10_000)
+    assert translations.cut
+    assert 0 < len(translations.source_words) < 20
+    assert set(translations.source_words) == {"dog"}
 
 
 def test_a_huge_text_is_cut_before_it_is_tokenized(subwords, monkeypatch):
@@ -199,9 +202,9 @@ def test_forced_decoding_gives_what_the_search_gave(subwords, attention, changes
     ranked = translator._search(sources, 4, 2, search)
     expected = [of_source[0] for of_source in ranked]
     targets = [x.token_ids[: x.length].tolist() for x in expected]
-    found = translator.forced_hypotheses(sources, targets, length_penalty=0.5)
+    actual = translator.forced_hypotheses(sources, targets, length_penalty=0.5)
 
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         size = other.length
         assert one.token_ids.tolist() == other.token_ids[:size].tolist()
         assert one.score == pytest.approx(other.score, abs=1e-4)

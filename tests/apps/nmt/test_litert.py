@@ -65,8 +65,8 @@ def test_translations_are_as_on_keras(cached_models, exported, model_folder, thr
     lite = LiteTranslator(exported, threads=threads)
     options = {"n_best": 3, **SEARCH}
     expected = Translator.from_preset(model_folder).translate_each(SENTENCES, **options)
-    found = lite.translate_each(SENTENCES, **options)
-    for one, other in zip(found, expected, strict=True):
+    actual = lite.translate_each(SENTENCES, **options)
+    for one, other in zip(actual, expected, strict=True):
         same(one, other)
 
 

@@ -55,12 +55,12 @@ class Shouting:
         words = [re.match(r"(.*?)([.,!?]*)$", word).groups() for word in source]
         order = range(len(words))[:: -1 if self.reverse else 1]
         # The punctuation keeps its place.
-        found = [self.word(words[i][0]) + words[j][1] for j, i in enumerate(order)]
+        shouted = [self.word(words[i][0]) + words[j][1] for j, i in enumerate(order)]
         weights = 0.9 * np.eye(len(words))[list(order)] + 0.1 / len(words)
         return SimpleNamespace(
-            text=" ".join(found),
+            text=" ".join(shouted),
             source_words=source,
-            words=found,
+            words=shouted,
             weights=weights,
             cut=False,
             unsure=any(x in sentence for x in self.unsure),
@@ -154,8 +154,8 @@ def test_the_page_without_a_server_translates_markup_alike(tmp_path):
         }
         console.log(JSON.stringify(found));
     """
-    found = run_typescript(script, cases, tmp_path)
-    for (text, is_reversed), one in zip(cases, found, strict=True):
+    written = run_typescript(script, cases, tmp_path)
+    for (text, is_reversed), one in zip(cases, written, strict=True):
         assert one == html(text, is_reversed, language="de")
 
 
@@ -199,8 +199,8 @@ def test_function_words_that_translate_no_word_of_a_tag_are_outside():
     weights = np.eye(3)[[0, 1, 2, 2]] * 0.7 + 0.1
     lexicon = {"dogs": (1, ["hunden"])}
     translator = Scripted("Ein Bild von Hunden", weights, lexicon)
-    found = markup.translate_html(translator, "a picture <b>dogs</b>")
-    assert found == "Ein Bild von <b>Hunden</b>"
+    translated = markup.translate_html(translator, "a picture <b>dogs</b>")
+    assert translated == "Ein Bild von <b>Hunden</b>"
 
 
 def test_sentences_do_not_run_into_each_other():
@@ -232,8 +232,8 @@ def test_units_whose_text_does_not_survive_are_hidden_from_the_translator():
             return "500" if word == "5" else super().word(word)
 
     translator = Forgetful()
-    found = markup.translate_html(translator, "<p>it costs <b>5</b> today</p>")
-    assert found == "<p>IT COSTS <b>5</b> TODAY</p>"
+    translated = markup.translate_html(translator, "<p>it costs <b>5</b> today</p>")
+    assert translated == "<p>IT COSTS <b>5</b> TODAY</p>"
     assert translator.sentences == ["it costs 5 today", "it costs today"]
 
 
@@ -241,9 +241,9 @@ def test_placeholders_stand_for_units_in_models_with_symbols():
     translator = Shouting(reverse=True)
     translator.has_symbols = True
     text = "<p>call <code>a</code> or {{ b }} c</p>"
-    found = markup.translate_html(translator, text)
+    translated = markup.translate_html(translator, text)
     assert translator.sentences == ["call {0} or {1} c"]
-    assert found == "<p>C {{ b }} OR <code>a</code> CALL</p>"
+    assert translated == "<p>C {{ b }} OR <code>a</code> CALL</p>"
 
 
 def test_function_words_are_aligned_though_attention_passes_over_them():
@@ -261,8 +261,8 @@ def test_function_words_are_aligned_though_attention_passes_over_them():
                 cut=False,
             )
 
-    found = markup.translate_html(Passing(), "a group <b>of</b> dogs")
-    assert found == "Eine Gruppe <b>von</b> Hunden"
+    translated = markup.translate_html(Passing(), "a group <b>of</b> dogs")
+    assert translated == "Eine Gruppe <b>von</b> Hunden"
 
 
 XHTML = """<?xml version="1.0" encoding="utf-8"?>
@@ -275,13 +275,13 @@ XHTML = """<?xml version="1.0" encoding="utf-8"?>
 
 
 def test_xhtml_stays_well_formed():
-    found = html(XHTML)
-    xml.dom.minidom.parseString(found.encode())
+    actual = html(XHTML)
+    xml.dom.minidom.parseString(actual.encode())
     changed = {"a dog": "A DOG", " b</p>": " B</p>", "[a < b]": "[A < B]"}
     expected = XHTML
     for before, after in changed.items():
         expected = expected.replace(before, after)
-    assert found == expected
+    assert actual == expected
     # It is HTML if it is not well-formed.
     assert html("<html xmlns='x'><p>a<hr>b") == "<html xmlns='x'><p>A<hr>B"
     assert html("<?xml?><title/><p>a<b>") == "<?xml?><title/><p>a<b>"
@@ -292,9 +292,9 @@ def test_character_data_cannot_end_early():
         def word(self, word):
             return "]]>"
 
-    found = markup.translate_html(Closing(), XHTML)
-    assert "<![CDATA[]]]]><![CDATA[> ]]]]><![CDATA[> ]]]]><![CDATA[>]]>" in found
-    xml.dom.minidom.parseString(found.encode())
+    translated = markup.translate_html(Closing(), XHTML)
+    assert "<![CDATA[]]]]><![CDATA[> ]]]]><![CDATA[> ]]]]><![CDATA[>]]>" in translated
+    xml.dom.minidom.parseString(translated.encode())
 
 
 def test_a_page_keeps_all_but_its_language_and_text():
@@ -303,11 +303,11 @@ def test_a_page_keeps_all_but_its_language_and_text():
         "<title>My page</title><style>p { color: red }</style></head>"
         '<body class="x"><h1 id="top">A <i lang=en-GB>head</i> <q lang=fr>x</q></h1>'
     )
-    found = html(page, language="de")
+    actual = html(page, language="de")
     expected = page.replace('lang="en"', 'lang="de"').replace("=en-GB", "=de")
     for word in ("My page", "A <", "head<", "x</q"):
         expected = expected.replace(word, word.upper().replace("/Q", "/q"))
-    assert found == expected
+    assert actual == expected
     assert html(page).replace('"en"', '"de"').replace("en-GB", "de") == expected
     assert html("<html><p>a", language="de") == '<html lang="de"><p>A'
 
@@ -315,9 +315,9 @@ def test_a_page_keeps_all_but_its_language_and_text():
 def test_sentences_are_split_and_long_ones_divided():
     translator = Shouting()
     long = " ".join(f"w{i}" for i in range(100))
-    found = markup.translate_html(translator, f"<p>One two. Three {long}.</p>")
+    translated = markup.translate_html(translator, f"<p>One two. Three {long}.</p>")
 
-    assert found == f"<p>One two. Three {long}.</p>".upper().replace("P>", "p>")
+    assert translated == f"<p>One two. Three {long}.</p>".upper().replace("P>", "p>")
     assert "One two." in translator.sentences
     assert all(len(x.split()) < translator.max_length for x in translator.sentences)
     assert len(translator.sentences) == 1 + 4
@@ -326,9 +326,9 @@ def test_sentences_are_split_and_long_ones_divided():
 def test_models_without_attention_keep_the_order():
     class Blind(Shouting):
         def _one(self, sentence):
-            found = super()._one(sentence)
-            found.weights[:] = 0
-            return found
+            result = super()._one(sentence)
+            result.weights[:] = 0
+            return result
 
     assert markup.translate_html(Blind(), "a <b>b</b> c") == "A <b>B</b> C"
 
@@ -336,13 +336,13 @@ def test_models_without_attention_keep_the_order():
 def test_unsure_runs_are_listed_and_marked():
     text = '<p>a b</p>\n<p id=x>c <b>worst</b> d</p>\n<img alt="b e">'
     translator = Shouting(unsure=["b"])
-    found = markup.translate_file(translator, text, "html", marks_unsure=True)
+    translated = markup.translate_file(translator, text, "html", marks_unsure=True)
     reason = "unsure of the translation"
-    assert found.text == (
+    assert translated.text == (
         f'<p data-unsure="{reason}">A B</p>\n<p id=x>C <b>WORST</b> D</p>\n'
         f'<img data-unsure="{reason}" alt="B E">'
     )
-    assert [(x.place, x.text) for x in found.doubts] == [
+    assert [(x.place, x.text) for x in translated.doubts] == [
         ("line 1", "a b"),
         ("line 3", "b e"),
     ]
@@ -383,7 +383,7 @@ NOTE a b
 def test_subtitles_keep_all_but_their_text(newline):
     text = SUBTITLES.replace("\n", newline)
     translator = Shouting()
-    found = markup.translate_subtitles(translator, text).replace(newline, "\n")
+    actual = markup.translate_subtitles(translator, text).replace(newline, "\n")
 
     assert sorted(translator.sentences) == [
         "One two.",
@@ -401,7 +401,7 @@ def test_subtitles_keep_all_but_their_text(newline):
         expected = expected.replace(line, shouted)
     even = "THIS IS <i>THE FIRST</i> PART\nOF A SENTENCE THAT GOES"
     before = "THIS IS <i>THE FIRST</i> PART OF A SENTENCE\nTHAT GOES"
-    assert found == expected.replace(before, even)
+    assert actual == expected.replace(before, even)
 
 
 @pytest.mark.parametrize(
@@ -420,8 +420,8 @@ def test_subtitles_keep_all_but_their_text(newline):
 )
 def test_lines_are_even(words, expected):
     text = f"00:01.000 --> 00:02.000\n{words}\n"
-    found = markup.translate_subtitles(Shouting(), text)
-    assert found.lower().splitlines()[1:] == expected
+    actual = markup.translate_subtitles(Shouting(), text)
+    assert actual.lower().splitlines()[1:] == expected
 
 
 @pytest.mark.parametrize(
@@ -443,15 +443,15 @@ def test_lines_are_even(words, expected):
 )
 def test_cues_are_joined_if_the_sentence_goes_on(first, second, is_joined):
     translator = Shouting(reverse=True)
-    found = markup.translate_subtitles(translator, srt(first, second))
+    translated = markup.translate_subtitles(translator, srt(first, second))
     assert any("\n" not in x and len(x) > len(first) for x in translator.sentences) or (
         not is_joined
     )
     joined = " ".join((first, second))
     assert (joined in translator.sentences) == is_joined
     # No cue becomes empty, and those that are far from each other are separate.
-    assert all(x.split("\n")[2].strip() for x in found.strip().split("\n\n"))
-    assert found.count("-->") == 2
+    assert all(x.split("\n")[2].strip() for x in translated.strip().split("\n\n"))
+    assert translated.count("-->") == 2
     apart = Shouting()
     markup.translate_subtitles(apart, srt(first, second, gap=2.5))
     assert joined not in apart.sentences
@@ -475,20 +475,20 @@ def test_cues_are_joined_if_the_sentence_goes_on(first, second, is_joined):
 )
 def test_kinds_of_subtitles(text, expected):
     source = srt(text, "z.")
-    found = markup.translate_subtitles(Shouting(), source)
-    assert found == srt(expected, "Z.")
+    actual = markup.translate_subtitles(Shouting(), source)
+    assert actual == srt(expected, "Z.")
     assert markup.translate_subtitles(Echo(), source) == source
     # Players need no blank line.
     if text and "\n\n" not in text:
         dense = source.replace("\n\n", "\n")
-        found = markup.translate_subtitles(Shouting(), dense)
-        assert found == srt(expected, "Z.").replace("\n\n", "\n")
+        actual = markup.translate_subtitles(Shouting(), dense)
+        assert actual == srt(expected, "Z.").replace("\n\n", "\n")
 
 
 def test_sounds_that_are_unsure_stay():
     source = srt("[a door] b")
-    found = markup.translate_subtitles(Shouting(unsure=["door"]), source)
-    assert found == source.replace("] b", "] B")
+    translated = markup.translate_subtitles(Shouting(unsure=["door"]), source)
+    assert translated == source.replace("] b", "] B")
 
 
 VTT = """WEBVTT - a title
@@ -512,10 +512,10 @@ c
 
 
 def test_webvtt_keeps_voices_notes_and_references():
-    found = markup.translate_subtitles(Shouting(), VTT)
+    actual = markup.translate_subtitles(Shouting(), VTT)
     expected = VTT.replace("the dog &amp; runs", "THE DOG &amp; RUNS")
     expected = expected.replace("where <00:02.000>is it", "WHERE <00:02.000>IS IT")
-    assert found == expected[:-2] + "C\n"
+    assert actual == expected[:-2] + "C\n"
 
 
 ASS = """[Script Info]
@@ -529,8 +529,8 @@ Dialogue: 0,0:00:01.00,0:00:02.00,Default,Ann,0,0,0,,{\\an8}a {\\i1}red{\\i0} do
 
 
 def test_substation_keeps_all_but_its_dialogue():
-    found = markup.translate_subtitles(Shouting(), ASS)
-    assert found == ASS.replace(
+    translated = markup.translate_subtitles(Shouting(), ASS)
+    assert translated == ASS.replace(
         "a {\\i1}red{\\i0} dog,\\Nbig", "A {\\i1}RED{\\i0} DOG,\\NBIG"
     )
 
@@ -539,13 +539,13 @@ def test_substation_keeps_all_but_its_dialogue():
 def test_subtitles_are_converted(source):
     own = subtitles.format_of(source)
     for kind in ("srt", "vtt", "ass"):
-        found = markup.translate_file(Echo(), source, kind).text
-        assert subtitles.format_of(found) == kind
-        assert found.count("-->" if kind != "ass" else "Dialogue:") == (
+        translated = markup.translate_file(Echo(), source, kind).text
+        assert subtitles.format_of(translated) == kind
+        assert translated.count("-->" if kind != "ass" else "Dialogue:") == (
             3 if own == "srt" else 2 if own == "vtt" else 1
         )
-        assert (found == source) == (kind == own)
-        assert "NOTE" not in found or kind == own
+        assert (translated == source) == (kind == own)
+        assert "NOTE" not in translated or kind == own
     vtt = markup.translate_file(Echo(), srt("a & b < c <b>d</b> {\\an8}"), "vtt").text
     assert vtt.splitlines()[4].strip() == "a &amp; b &lt; c <b>d</b>"
     assert vtt.splitlines()[3] == "00:00:00.000 --> 00:00:02.000"
@@ -557,11 +557,11 @@ def test_a_file_without_subtitles_is_an_error():
 
 
 def test_doubts_name_the_subtitle():
-    found = markup.translate_file(
+    translated = markup.translate_file(
         Shouting(unsure=["b"]), srt("a.", "b.", gap=60), "srt"
     )
-    assert [x.place for x in found.doubts] == ["subtitle 2 (00:00:62)"] or [
-        x.place for x in found.doubts
+    assert [x.place for x in translated.doubts] == ["subtitle 2 (00:00:62)"] or [
+        x.place for x in translated.doubts
     ] == ["subtitle 2 (00:01:02)"]
 
 
@@ -653,26 +653,26 @@ def test_messages_get_the_translations_that_they_lack(newline):
             return word if word == "%s" else super().word(word)
 
     source = PO.replace("\n", newline)
-    found = markup.translate_file(Formatting(), source, "po", language="de")
-    assert found.text.replace(newline, "\n") == expected
-    again = markup.translate_file(Formatting(), found.text, "po", language="de")
-    assert again.text == found.text and again.runs == 0
+    actual = markup.translate_file(Formatting(), source, "po", language="de")
+    assert actual.text.replace(newline, "\n") == expected
+    again = markup.translate_file(Formatting(), actual.text, "po", language="de")
+    assert again.text == actual.text and again.runs == 0
 
 
 def test_unsure_messages_are_fuzzy():
     translator = Shouting(unsure=["one"])
-    found = markup.translate_file(translator, PO, "po")
+    translated = markup.translate_file(translator, PO, "po")
     # The toy translator changes "%s".
-    assert "#, fuzzy, python-format" in found.text
-    assert '#, fuzzy\nmsgctxt "menu"' in found.text
-    assert found.text.count("fuzzy") == 3
-    assert [x.place for x in found.doubts] == ["line 15"]
+    assert "#, fuzzy, python-format" in translated.text
+    assert '#, fuzzy\nmsgctxt "menu"' in translated.text
+    assert translated.text.count("fuzzy") == 3
+    assert [x.place for x in translated.doubts] == ["line 15"]
     three = PO.replace("nplurals=2", "nplurals=3").replace(
         'msgstr[1] ""', 'msgstr[1] ""\nmsgstr[2] ""'
     )
     three = three.replace('#, fuzzy\nmsgid "a"', 'msgid "a"')
-    found = markup.translate_file(Shouting(), three, "po")
-    assert '#, fuzzy\nmsgid "a"\nmsgid_plural' in found.text
+    translated = markup.translate_file(Shouting(), three, "po")
+    assert '#, fuzzy\nmsgid "a"\nmsgid_plural' in translated.text
 
 
 @pytest.mark.parametrize("text", ["", "no messages", 'msgid "a'])
@@ -766,11 +766,11 @@ def test_improbable_sentences_stay_with_min_score(model_folder, tmp_path, capsys
     page.write_text("<p>the dog</p>")
     arguments = ["translate", "--format", "html", str(page), "--min-score=-0.001"]
     assert main([*arguments, "--model", str(model_folder)]) == 0
-    found = capsys.readouterr()
+    captured = capsys.readouterr()
     reason = "mean log-probability below -0.001"
-    assert found.out == f'<p data-unsure="{reason}">the dog</p>'
-    assert f"page.html, line 1: {reason}: the dog" in found.err
-    assert "1 of 1 text" in found.err
+    assert captured.out == f'<p data-unsure="{reason}">the dog</p>'
+    assert f"page.html, line 1: {reason}: the dog" in captured.err
+    assert "1 of 1 text" in captured.err
 
 
 def test_an_interrupted_command_leaves_the_older_output(

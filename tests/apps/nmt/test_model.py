@@ -140,10 +140,10 @@ def test_a_search_never_returns_banned_tokens(eager, attention):
     network = network_of({"attention": attention})
     find = functools.partial(beam_search, beam_size=3)
     search = SearchModel(network, find, MAX_LENGTH, banned=(0, 1, 3, 7))
-    found = search.predict_on_batch({"source": sentences()["source"]})
+    outputs = search.predict_on_batch({"source": sentences()["source"]})
 
-    assert found["token_ids"].shape == (BATCH, 3, MAX_LENGTH)
-    assert not np.isin(found["token_ids"], (0, 1, 3, 7)).any()
+    assert outputs["token_ids"].shape == (BATCH, 3, MAX_LENGTH)
+    assert not np.isin(outputs["token_ids"], (0, 1, 3, 7)).any()
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,10 @@ def test_the_litert_file_of_a_preset_gives_the_same_results():
     sentences = ["A dog runs in the snow.", "A man sits on a red bench ."]
     runtimes = Translator.from_preset(name), LiteTranslator.from_preset(name)
     flat = itertools.chain.from_iterable
-    expected, found = (
+    expected, actual = (
         list(runtime.translate_each(sentences, n_best=3)) for runtime in runtimes
     )
-    for one, other in zip(*map(flat, (found, expected)), strict=True):
+    for one, other in zip(*map(flat, (actual, expected)), strict=True):
         assert one.text == other.text
         # The weights in the file are of int8.
         assert one.score == pytest.approx(other.score, abs=2e-2)

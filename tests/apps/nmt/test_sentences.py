@@ -115,13 +115,13 @@ LINES = ["One dog. A cat runs! No.", "", "Dog.", "One two three four five six. Y
 def test_sentences_of_a_line_are_translated_apart_and_joined():
     translator = Doubling()
 
-    found = translator.translate(LINES, glossary={"cat": "Katze", "dog": "Hund"})
+    translations = translator.translate(LINES, glossary={"cat": "Katze", "dog": "Hund"})
 
     texts = ["ONE DOG. A CAT RUNS! NO.", "", "DOG.", "ONE TWO THREE FOUR FIVE YES."]
-    assert [one.text for one in found] == texts
-    assert [one.cut for one in found] == [False, False, False, True]
+    assert [one.text for one in translations] == texts
+    assert [one.cut for one in translations] == [False, False, False, True]
     assert translator.batches == [6]
-    line = found[0]
+    line = translations[0]
     parts = translator.translate(["One dog.", "A cat runs!", "No."])
     assert line.source_words == LINES[0].split()
     assert line.words == line.text.split()
@@ -141,16 +141,16 @@ def test_best_translations_of_a_line_have_the_best_mean_scores():
     first, second = translator.translate_each(["A dog.", "B."], n_best=3)
     scores = sorted((one.score + other.score) / 2 for one in first for other in second)
 
-    (found,) = translator.translate_each(["A dog. B."], n_best=3)
+    (translations,) = translator.translate_each(["A dog. B."], n_best=3)
 
-    assert [one.score for one in found] == pytest.approx(scores[:-4:-1])
-    assert found[0].text == "A DOG. B."
+    assert [one.score for one in translations] == pytest.approx(scores[:-4:-1])
+    assert translations[0].text == "A DOG. B."
 
 
 def test_a_line_is_not_split_on_request():
-    found = Doubling().translate(LINES, split=False)
+    translations = Doubling().translate(LINES, split=False)
     texts = ["ONE DOG. A CAT RUNS!", "ONE TWO THREE FOUR FIVE"]
-    assert [one.text for one in found][::3] == texts
+    assert [one.text for one in translations][::3] == texts
 
 
 def test_with_a_batch_size_of_one_a_line_is_translated_before_the_next_is_read():
@@ -164,9 +164,9 @@ def test_a_text_has_at_most_a_hundred_sentences():
     text = " ".join(["Yes."] * 101)
 
     assert not Doubling().translate(text[:-5]).cut
-    found = Doubling().translate(text)
-    assert found.cut
-    assert len(found.words) == 100
+    translations = Doubling().translate(text)
+    assert translations.cut
+    assert len(translations.words) == 100
 
 
 @pytest.mark.usefixtures("cached_models")

@@ -74,8 +74,8 @@ def test_deep_translator_translates(address):
     options = {"source": "en", "target": "de", "custom_url": f"{address}/"}
     client = LibreTranslator(api_key=KEY, **options)
 
-    found = client.translate_batch(["A dog runs.", "Two women sing."])
-    assert found == ["Ein Hund rennt.", "Zwei Frauen singen."]
+    translations = client.translate_batch(["A dog runs.", "Two women sing."])
+    assert translations == ["Ein Hund rennt.", "Zwei Frauen singen."]
     with pytest.raises(AuthorizationException):
         LibreTranslator(api_key="a key of nobody", **options).translate("A dog runs.")
 
@@ -84,12 +84,12 @@ def test_a_list_is_answered_by_lists(address, translator):
     texts = [*SENTENCES[:5], "", "A dog runs. Two women sing! Where?"]
     answer = translate(address, texts, alternatives=2).json()
 
-    found = translator.translate(texts)
+    actual = translator.translate(texts)
     assert set(answer) - {"reason"} == TRANSLATED | {"alternatives"}
-    assert answer["translatedText"] == [x.text for x in found]
-    for value, translation in zip(answer["confidence"], found, strict=True):
+    assert answer["translatedText"] == [x.text for x in actual]
+    for value, translation in zip(answer["confidence"], actual, strict=True):
         assert value == pytest.approx(translation.confidence, abs=0.01)
-    assert answer["unsure"] == [x.unsure for x in found]
+    assert answer["unsure"] == [x.unsure for x in actual]
     for text, others in zip(texts, answer["alternatives"], strict=True):
         (ranked,) = translator.translate_each([text], n_best=4)
         expected = [x.text for x in ranked if x.text != ranked[0].text]
@@ -233,9 +233,9 @@ def test_answers_are_not_mixed_up_and_are_computed_together(address, translator)
 
     before, counts = batches(), [1 + i % 3 for i in range(len(expected))]
     with ThreadPoolExecutor(24) as pool:
-        found = [*pool.map(ask, expected, counts)]
+        actual = [*pool.map(ask, expected, counts)]
     pairs = zip(expected.values(), counts, strict=True)
-    assert found == [[text] * count for text, count in pairs]
+    assert actual == [[text] * count for text, count in pairs]
     total, count = (y - x for x, y in zip(before, batches(), strict=True))
     # A text that a list repeats is translated once.
     assert total >= len(SENTENCES) * 2

@@ -67,8 +67,8 @@ def test_the_static_page_has_the_same_rules(tmp_path):
     script = script.replace("WORDS", json.dumps(sorted(WORDS)))
     texts = run_typescript(script, cases, tmp_path)
 
-    for (pair, text, expected), found in zip(cases, texts, strict=True):
-        assert found == expected, (pair, text)
+    for (pair, text, expected), actual in zip(cases, texts, strict=True):
+        assert actual == expected, (pair, text)
 
 
 def test_ordinary_words_are_skipped_where_no_span_begins():
@@ -83,8 +83,8 @@ def test_ordinary_words_are_skipped_where_no_span_begins():
         pattern = re.compile(spans.pattern_of(language)[0])
         for text in texts:
             expected = [x.span() for x in pattern.finditer(text) if x[0]]
-            found = [(x.begin, x.end) for x in find_spans(text, language)]
-            assert found == expected, text
+            actual = [(x.begin, x.end) for x in find_spans(text, language)]
+            assert actual == expected, text
 
 
 @pytest.mark.parametrize("piece", ["a.", "a-", "a/", "x", "1 2 3. "])
@@ -98,11 +98,11 @@ def test_texts_take_time_in_proportion_to_their_length(piece):
 
 def test_spans_do_not_overlap_and_each_has_a_symbol_of_its_kind():
     text = "At 2:30 p.m. {x} paid $5 for 3 of 4711-882, see https://a.b/c."
-    found = find_spans(text, "en")
-    kinds = [span.kind for span in found]
+    spans = find_spans(text, "en")
+    kinds = [span.kind for span in spans]
     assert kinds == [TIME, WORD, NUMBER, NUMBER, WORD, WORD]
 
-    substituted, originals = symbols.substitute(text, found, [], ("en", "de"))
+    substituted, originals = symbols.substitute(text, spans, [], ("en", "de"))
 
     assert [x.target for x in originals.values()] == [
         "14:30 Uhr", "{x}", "5 $", "3", "4711-882", "https://a.b/c"
@@ -111,7 +111,7 @@ def test_spans_do_not_overlap_and_each_has_a_symbol_of_its_kind():
     assert all(
         p in symbols.SYMBOLS[kind] for p, kind in zip(points, kinds, strict=True)
     )
-    assert sum(substituted.count(x) for x in originals) == len(found)
+    assert sum(substituted.count(x) for x in originals) == len(spans)
 
 
 def test_a_hundred_spans_in_a_sentence_come_back():

@@ -64,15 +64,15 @@ def test_swapping_makes_the_translation_the_next_sentence(monkeypatch):
 
     def translations(sentence, search, *, n_best=1, other=None):
         asked.append((sentence, other))
-        return found
+        return shown
 
-    found = page.translations("A dog runs.", {}, n_best=1)
+    shown = page.translations("A dog runs.", {}, n_best=1)
     monkeypatch.setattr(page, "translations", translations)
     options = 5, 1.0
 
     sentence, is_reversed = page.swap("A dog runs.", False, *options)
-    assert (sentence, is_reversed) == (found[0].text, True)
-    assert page.swap(sentence, is_reversed, *options) == (found[0].text, False)
+    assert (sentence, is_reversed) == (shown[0].text, True)
+    assert page.swap(sentence, is_reversed, *options) == (shown[0].text, False)
     page.show_translations(sentence, True, 1, *options)
     assert asked == [("A dog runs.", None), *[(sentence, REVERSE_MODEL)] * 2]
     # The other models translate in the first direction only.

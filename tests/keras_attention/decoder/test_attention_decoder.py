@@ -33,21 +33,21 @@ def test_follows_the_paper(inputs, value, rng, name, gate):
     decoder = decoder_of(name, gate=gate, **options)
     state = random_state(rng, decoder.cell, BATCH)
 
-    found = numpy(decoder(inputs, value, state))
+    actual = numpy(decoder(inputs, value, state))
 
     for b in range(BATCH):
         first = [x[b] for x in state["cell"]]
         expected = decode_as_in_the_paper(decoder.cell, inputs[b], value[b], first)
-        assert_close(tree.map_structure(lambda x, b=b: x[b], found), expected)
+        assert_close(tree.map_structure(lambda x, b=b: x[b], actual), expected)
 
 
 def test_first_query_is_the_initial_state_of_the_topmost_cell(inputs, value, rng):
     decoder = decoder_of("gru over lstm")
     state = random_state(rng, decoder.cell, BATCH)
 
-    found = decoder(inputs, value, state)
+    outputs = decoder(inputs, value, state)
 
-    first = found["context"][:, 0], found["weights"][:, 0]
+    first = outputs["context"][:, 0], outputs["weights"][:, 0]
     assert_close(first, attend(decoder.cell.attention, state["cell"][-1][0], value))
 
 
@@ -56,13 +56,13 @@ def test_shapes_are_known_before_anything_is_computed(leading):
     inputs = keras.Input((*leading, STEPS, INPUT_DIM), batch_size=BATCH)
     value = keras.Input((None, VALUE_DIM), batch_size=BATCH)
 
-    found = decoder_of("lstm", gate=True)(inputs, value)
+    symbolic = decoder_of("lstm", gate=True)(inputs, value)
 
     known = (BATCH, *leading)
-    assert found["output"].shape == (*known, STEPS, STATE_UNITS)
-    assert found["context"].shape == (*known, STEPS, VALUE_DIM)
-    assert found["weights"].shape == (*known, STEPS, None)
-    assert [x.shape for x in found["state"]["cell"]] == [(*known, STATE_UNITS)] * 2
+    assert symbolic["output"].shape == (*known, STEPS, STATE_UNITS)
+    assert symbolic["context"].shape == (*known, STEPS, VALUE_DIM)
+    assert symbolic["weights"].shape == (*known, STEPS, None)
+    assert [x.shape for x in symbolic["state"]["cell"]] == [(*known, STATE_UNITS)] * 2
 
 
 class BareCell(keras.layers.Layer):
@@ -92,7 +92,7 @@ class TensorCell(BareCell):
 def test_a_custom_cell(inputs, value, cell_class):
     cell = cell_class()
     decoder = ka.AttentionDecoder(ka.AttentionCell(cell, ka.AdditiveAttention(UNITS)))
-    found = numpy(decoder(inputs, value))
+    results = numpy(decoder(inputs, value))
 
     before = np.full((BATCH, STATE_UNITS), float(cell_class is TensorCell))
     state = decoder.cell.get_initial_state(BATCH)
@@ -103,16 +103,16 @@ def test_a_custom_cell(inputs, value, cell_class):
         read = np.concatenate([inputs[:, t], numpy(outputs["context"]), before], axis=1)
         before = np.tanh(read @ numpy(cell.kernel))
         assert_close(outputs["output"], before)
-        assert_close(found["output"][:, t], before)
+        assert_close(results["output"][:, t], before)
 
 
 def test_the_depth_of_an_attentional_layer_without_units_is_inferred(inputs, value):
     options = {"order": "current", "input_feeding": True}
     options["attentional_vector"] = keras.Sequential([keras.layers.Dense(INPUT_DIM)])
     cell = ka.AttentionCell(CELLS["gru"](), ka.LuongAttention("general"), **options)
-    found = ka.AttentionDecoder(cell)(inputs, value)
+    symbolic = ka.AttentionDecoder(cell)(inputs, value)
 
-    assert tuple(found["output"].shape) == (BATCH, STEPS, INPUT_DIM)
+    assert tuple(symbolic["output"].shape) == (BATCH, STEPS, INPUT_DIM)
     state = cell.get_initial_state(BATCH, cell.attention.memory(value))
     assert state["feedback"].shape[-1] == INPUT_DIM
 
@@ -126,9 +126,9 @@ def test_the_state_of_a_gru_may_be_a_tensor_as_keras_returns_it(order, rng):
     cell = ka.AttentionCell(CELLS["gru"](), attention, order=order)
     decoder = ka.AttentionDecoder(cell)
 
-    found = decoder(inputs, values, initial_state={"cell": state})
+    actual = decoder(inputs, values, initial_state={"cell": state})
 
-    assert_close(found, decoder(inputs, values, initial_state={"cell": [state]}))
+    assert_close(actual, decoder(inputs, values, initial_state={"cell": [state]}))
     memory = cell.memory(values)
     outputs, next_state = cell(inputs[:, 0], {"cell": state}, memory)
     expected, expected_state = cell(inputs[:, 0], {"cell": [state]}, memory)
@@ -143,7 +143,7 @@ def test_a_search_starts_from_a_state_that_is_a_tensor(search, rng):
     memory = cell.memory(draw(rng, VALUE))
     state = draw(rng, (BATCH, STATE_UNITS))
 
-    def found(cell_state):
+    def result(cell_state):
         def step(token_ids, state):
             outputs, state = cell(embed(token_ids), state, memory)
             log_probs = ops.log_softmax(classify(outputs["output"]))
@@ -152,7 +152,7 @@ def test_a_search_starts_from_a_state_that_is_a_tensor(search, rng):
         start = cell.complete_state({"cell": cell_state}, memory)
         return search(step, start, start=1, end=2, max_length=3)
 
-    assert_close(numpy(found(state)), numpy(found([state])))
+    assert_close(numpy(result(state)), numpy(result([state])))
 
 
 def test_a_step_ends_the_mask_of_an_embedded_word(rng):

@@ -48,8 +48,8 @@ def check(*folders):
     for folder in folders:
         data = np.load(folder + ".npz")
         loaded = tf.saved_model.load(folder)
-        found = loaded.decode(tf.constant(data["value"]), tf.constant(data["mask"]))
-        for name, x in found.items():
+        decoded = loaded.decode(tf.constant(data["value"]), tf.constant(data["mask"]))
+        for name, x in decoded.items():
             np.testing.assert_allclose(x, data[name], atol=1e-5, err_msg=name)
 
 

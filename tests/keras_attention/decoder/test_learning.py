@@ -95,6 +95,6 @@ def test_learns_the_alignment(case):
 
     train(model, [source[taught], before[taught]], target[taught], 12, 64)
 
-    found = model.predict([source[test], before[test]], verbose=0)
-    right = found["weights"].argmax(-1) == places[test]
+    outputs = model.predict([source[test], before[test]], verbose=0)
+    right = outputs["weights"].argmax(-1) == places[test]
     assert right.mean() >= 0.99

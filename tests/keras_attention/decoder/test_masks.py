@@ -38,15 +38,15 @@ def test_masked_places_may_hold_anything(rng, gradients):
     def read(inputs, value):
         return ops.sum(decoder(inputs, value, **given)["output"] ** 2)
 
-    found = gradients(read, arrays, decoder.trainable_variables)
+    actual = gradients(read, arrays, decoder.trainable_variables)
 
     assert_close(numpy(decoder(*arrays, **given)), expected)
     # Four weights of the attention, three of the cell, two of the gate.
-    assert len(found) == 2 + 4 + 3 + 2
-    for gradient in found:
+    assert len(actual) == 2 + 4 + 3 + 2
+    for gradient in actual:
         assert np.isfinite(gradient).all()
         assert (gradient != 0).any()
-    for gradient, mask in zip(found[:2], given.values(), strict=True):
+    for gradient, mask in zip(actual[:2], given.values(), strict=True):
         assert (gradient[~mask] == 0).all()
 
 
@@ -69,9 +69,9 @@ def test_explicit_mask_wins_over_an_implicit_one(rng):
     _, value = embedded(rng, VALUE_DIM, BATCH, POSITIONS)
     every_step, everything = np.ones(INPUTS[:2], "bool"), np.ones(VALUE[:2], "bool")
 
-    found = decoder(inputs, value, inputs_mask=every_step, value_mask=everything)
+    outputs = decoder(inputs, value, inputs_mask=every_step, value_mask=everything)
 
-    assert_close(found, decoder(*numpy((inputs, value))))
+    assert_close(outputs, decoder(*numpy((inputs, value))))
 
 
 @keras.saving.register_keras_serializable(package="keras_attention_tests")
@@ -107,11 +107,11 @@ def test_the_mask_of_the_inputs_goes_on_with_all_but_the_state(rng, leading, tmp
 
     eager = tree.map_structure(ShowMask(), decoder(embedding(ids), values))
     restored = reloaded(model, tmp_path)
-    found = restored.predict([ids, values], verbose=0)
+    actual = restored.predict([ids, values], verbose=0)
 
     assert (expected["steps"] != 0).any(axis=-1).tolist() == (ids != 0).tolist()
-    assert_close(found.pop("steps"), expected.pop("steps"))
-    for masks in (expected, numpy(eager), found):
+    assert_close(actual.pop("steps"), expected.pop("steps"))
+    for masks in (expected, numpy(eager), actual):
         for name in ("output", "context", "weights"):
             np.testing.assert_array_equal(masks[name], ids != 0)
         assert all((x == -1).all() for x in tree.flatten(masks["state"]))

@@ -20,8 +20,8 @@ def test_monotonic_noise_is_drawn_for_every_training_pass(inputs, value, several
     value = [value, value] if several else value
 
     def weights(**options):
-        found = numpy(decoder(inputs, value, **options)["weights"])
-        return found[1] if several else found
+        outputs = numpy(decoder(inputs, value, **options)["weights"])
+        return outputs[1] if several else outputs
 
     first, second = weights(training=True), weights(training=True)
     assert (first != second).any()

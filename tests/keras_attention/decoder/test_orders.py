@@ -46,15 +46,15 @@ def decode_as_luong(cell, words, source, state):
     """Sections 3 and 3.3: one sequence, with the general score and input feeding."""
     w_a, b_a = numpy(cell.attention.step.score.query_projection.weights)
     w_c = numpy(cell.attentional_layer.kernel)
-    fed, found = np.zeros(ATTENTIONAL), []
+    fed, results = np.zeros(ATTENTIONAL), []
     for word in words:
         h_t, state = lstm_as_in_the_paper(cell.cell, np.concatenate([word, fed]), state)
         a_t = softmax(source @ (h_t @ w_a + b_a))
         c_t = a_t @ source
         fed = np.tanh(np.concatenate([c_t, h_t]) @ w_c)
         outputs = {"output": fed, "cell_output": h_t, "query": h_t}
-        found.append({**outputs, "context": c_t, "weights": a_t})
-    outputs = tree.map_structure(lambda *steps: np.stack(steps), *found)
+        results.append({**outputs, "context": c_t, "weights": a_t})
+    outputs = tree.map_structure(lambda *steps: np.stack(steps), *results)
     return {**outputs, "state": {"cell": state, "feedback": fed}}
 
 
@@ -62,12 +62,12 @@ def test_follows_luong(inputs, value, rng):
     decoder = decoder_of_choice("Luong, fed")
     state = random_state(rng, decoder.cell.cell, BATCH)
 
-    found = numpy(decoder(inputs, value, {"cell": state}))
+    actual = numpy(decoder(inputs, value, {"cell": state}))
 
     for b in range(BATCH):
         first = [x[b] for x in state]
         expected = decode_as_luong(decoder.cell, inputs[b], value[b], first)
-        assert_close(tree.map_structure(lambda x, b=b: x[b], found), expected)
+        assert_close(tree.map_structure(lambda x, b=b: x[b], actual), expected)
 
 
 def test_the_query_may_contain_the_input(rng):
@@ -75,15 +75,15 @@ def test_the_query_may_contain_the_input(rng):
     inputs, value = draw(rng, (BATCH, INPUT_DIM), VALUE)
     state = random_state(rng, cell.cell, BATCH)
 
-    found, _ = numpy(cell(inputs, {"cell": state}, cell.attention.memory(value)))
+    outputs, _ = numpy(cell(inputs, {"cell": state}, cell.attention.memory(value)))
 
     query = np.concatenate([numpy(state[0]), inputs], axis=-1)
-    assert_close(found["query"], query)
+    assert_close(outputs["query"], query)
     w_a, b_a = numpy(cell.attention.step.score.query_projection.weights)
     weights = softmax(np.einsum("bd,bsd->bs", query @ w_a + b_a, value))
-    assert_close(found["weights"], weights)
+    assert_close(outputs["weights"], weights)
     gate = sigmoid(query @ numpy(cell.context_gate.kernel) + cell.context_gate.bias)
-    assert_close(found["context"], gate * np.einsum("bs,bsd->bd", weights, value))
+    assert_close(outputs["context"], gate * np.einsum("bs,bsd->bd", weights, value))
 
 
 @pytest.mark.parametrize(
@@ -111,17 +111,17 @@ def test_stepping_equals_the_full_pass(rng, choice, attention, cell, leading):
     state = {"cell": random_state(rng, decoder.cell.cell, BATCH, *leading)}
     state = decoder.cell.complete_state(state, memory)
 
-    found = numpy(decoder(inputs, value, state, **given))
+    outputs = numpy(decoder(inputs, value, state, **given))
 
-    assert_close(found, step_by_step(decoder, inputs, value, state, **given))
+    assert_close(outputs, step_by_step(decoder, inputs, value, state, **given))
     for name in ("output", "context", "weights"):
-        assert (found[name][~mask] == 0).all()
-    assert (np.moveaxis(found["weights"], -1, 1)[~VALUE_MASK] == 0).all()
-    if "sentinel" in found:
+        assert (outputs[name][~mask] == 0).all()
+    assert (np.moveaxis(outputs["weights"], -1, 1)[~VALUE_MASK] == 0).all()
+    if "sentinel" in outputs:
         # Where no position is valid, the sentinel has all of the weight.
-        assert_close(found["weights"].sum(-1) + found["sentinel"], 1.0 * mask)
+        assert_close(outputs["weights"].sum(-1) + outputs["sentinel"], 1.0 * mask)
     else:
-        assert (found["context"][1] == 0).all()
+        assert (outputs["context"][1] == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -177,12 +177,12 @@ def test_deferred_gradients_equal_those_of_the_loop(
     mask = rng.random(inputs.shape[:-1]) < 0.7
     arguments = loss_of(decoder, mask), [inputs, value], decoder.trainable_variables
 
-    found = gradients(*arguments)
+    grads = gradients(*arguments)
 
     monkeypatch.setattr(fast, "split_cell", lambda *_: None)
     monkeypatch.setattr(backends, "defers_gradients", lambda x: False)
     monkeypatch.setattr(ka.AttentionCell, "sequential", True)
-    for x, y in zip(found, gradients(*arguments), strict=True):
+    for x, y in zip(grads, gradients(*arguments), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-4 * abs(y).max(), rtol=1e-3)
         assert (x != 0).any()
 
@@ -197,9 +197,9 @@ def test_gradients_against_finite_differences(rng, choice, gradients):
     mask = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 1, 1]], "bool")
     loss = loss_of(decoder, mask)
 
-    found = gradients(loss, arrays)
+    grads = gradients(loss, arrays)
 
-    for i, gradient in enumerate(found):
+    for i, gradient in enumerate(grads):
         direction = rng.normal(size=arrays[i].shape)
 
         def moved(step, i=i, direction=direction):
@@ -273,32 +273,32 @@ def test_several_attentions_have_their_own_values(rng, choice):
     inputs, value, other = draw(rng, INPUTS, VALUE, (BATCH, OTHER_LENGTH, OTHER_DIM))
     masks = [None, np.array([[1, 0, 1], [1, 1, 0]], "bool")]
 
-    found = numpy(decoder(inputs, [value, other], value_mask=masks))
+    outputs = numpy(decoder(inputs, [value, other], value_mask=masks))
 
-    one, two = found["weights"]
+    one, two = outputs["weights"]
     assert one.shape == (BATCH, STEPS, POSITIONS)
     assert two.shape == (BATCH, STEPS, OTHER_LENGTH)
     assert ((two == 0) == ~masks[1][:, None]).all()
     # Without a gate, the context is the concatenation of the weighted sums.
     context = np.concatenate([one @ value, two @ other], axis=-1)
-    np.testing.assert_allclose(found["context"], context, atol=1e-5)
-    total = found["state"]["attention"][0]["coverage"]["total"]
+    np.testing.assert_allclose(outputs["context"], context, atol=1e-5)
+    total = outputs["state"]["attention"][0]["coverage"]["total"]
     assert_close(total[:, 0] if total.ndim == 3 else total, one.sum(1))
     memory = decoder.cell.memory([value, other], value_mask=masks)
     state = decoder.cell.get_initial_state(BATCH, memory)
     steps = step_by_step(decoder, inputs, [value, other], state, value_mask=masks)
-    assert_close(found, steps)
+    assert_close(outputs, steps)
 
 
 def test_several_attentions_may_share_a_value(inputs, value):
     attentions = [ka.AdditiveAttention(UNITS), ka.LuongAttention("general")]
     decoder = ka.AttentionDecoder(ka.AttentionCell(CELLS["gru"](), attentions))
 
-    found = decoder(inputs, value, value_mask=VALUE_MASK)
+    actual = decoder(inputs, value, value_mask=VALUE_MASK)
 
     expected = decoder(inputs, [value] * 2, value_mask=[VALUE_MASK] * 2)
-    assert_close(found, expected)
-    assert found["context"].shape[-1] == 2 * VALUE_DIM
+    assert_close(actual, expected)
+    assert actual["context"].shape[-1] == 2 * VALUE_DIM
 
 
 @pytest.mark.parametrize(
@@ -328,10 +328,10 @@ def test_functional_model_comes_back_from_its_file(
 
     restored = reloaded(model, tmp_path)
 
-    found = numpy(restored(arrays))
-    assert_close(found, model(arrays))
-    assert (found["output"][..., -1, :] == 0).all()
-    for x, shape in zip(tree.flatten(found), known, strict=True):
+    outputs = numpy(restored(arrays))
+    assert_close(outputs, model(arrays))
+    assert (outputs["output"][..., -1, :] == 0).all()
+    for x, shape in zip(tree.flatten(outputs), known, strict=True):
         assert all(n in (None, m) for n, m in zip(shape, x.shape, strict=True))
 
 
@@ -381,10 +381,10 @@ def test_a_custom_gate_may_scale_each_feature_of_the_context(inputs, value):
     decoder.build(INPUTS, VALUE)
     gate.set_weights([np.zeros((STATE_UNITS, VALUE_DIM)), np.arange(VALUE_DIM)])
 
-    found = numpy(decoder(inputs, value))
+    actual = numpy(decoder(inputs, value))
 
-    expected = np.arange(VALUE_DIM) * (found["weights"] @ value)
-    np.testing.assert_allclose(found["context"], expected, atol=1e-5)
+    expected = np.arange(VALUE_DIM) * (actual["weights"] @ value)
+    np.testing.assert_allclose(actual["context"], expected, atol=1e-5)
 
 
 def test_fit_runs_compiled(rng):

@@ -64,14 +64,16 @@ def test_mixed_precision_of_every_order(rng, choice, half):
     decoder = calm(decoder_of_choice(choice, dtype=half))
     inputs, value = bounded(rng, INPUTS, VALUE)
 
-    found = decoder(inputs, value)
+    outputs = decoder(inputs, value)
 
     exact = numpy(calm(decoder_of_choice(choice))(inputs, value))
     assert {x.dtype for x in decoder.trainable_variables} == {"float32"}
-    for x in tree.flatten(found):
+    for x in tree.flatten(outputs):
         assert keras.backend.standardize_dtype(x.dtype) == half[6:]
     for name in ("output", "context"):
-        assert_close(float32(found[name]), exact[name], rounding_bound(half, ROUNDINGS))
+        assert_close(
+            float32(outputs[name]), exact[name], rounding_bound(half, ROUNDINGS)
+        )
 
 
 @pytest.mark.parametrize(
@@ -115,13 +117,13 @@ def test_a_given_state_has_the_precision_of_the_cell(rng, policies):
     model = keras.Model([inputs, value, given], state["cell"])
 
     arrays = bounded(rng, INPUTS, VALUE, (BATCH, STATE_UNITS))
-    (found,) = tree.flatten(model.predict(arrays, verbose=0))
+    (outputs,) = tree.flatten(model.predict(arrays, verbose=0))
 
-    assert str(found.dtype) == ("float32" if inner == "float32" else "bfloat16")
+    assert str(outputs.dtype) == ("float32" if inner == "float32" else "bfloat16")
     steps = step_by_step(decoder, *arrays[:2], {"cell": [arrays[2]]})
     # Both round, each in its own order.
     bound = rounding_bound("bfloat16", 2 * ROUNDINGS)
-    assert_close(float32(found), float32(steps["state"]["cell"][0]), bound)
+    assert_close(float32(outputs), float32(steps["state"]["cell"][0]), bound)
 
 
 @pytest.mark.skipif(
@@ -133,9 +135,9 @@ def test_attentional_vector_has_the_precision_of_the_cell(rng, feeding):
     attention = AdditiveAttention(UNITS, dtype="float64")
     decoder = decoder_of(CELLS["gru"](dtype="float64"), attention, "float64", **options)
 
-    found = decoder(*draw(rng, INPUTS, VALUE))
+    outputs = decoder(*draw(rng, INPUTS, VALUE))
 
-    assert keras.backend.standardize_dtype(found["output"].dtype) == "float64"
+    assert keras.backend.standardize_dtype(outputs["output"].dtype) == "float64"
 
 
 @pytest.mark.parametrize("order", ["previous", "current"])
@@ -147,11 +149,11 @@ def test_a_cell_computes_in_its_own_precision(order, cell, rng):
         CELLS[cell](dtype="float32"), attention, "mixed_bfloat16", order=order
     )
 
-    found = decoder(inputs, value)
+    outputs = decoder(inputs, value)
 
     state = decoder.cell.get_initial_state(BATCH)
     steps = step_by_step(decoder, inputs, value, state)
-    one, other = (float32(x["cell_output"]) for x in (found, steps))
+    one, other = (float32(x["cell_output"]) for x in (outputs, steps))
     # Only the attention rounds: four times in the pass, and as often in the step.
     assert_close(one, other, rounding_bound("bfloat16", 8))
 
@@ -187,10 +189,10 @@ def test_attention_computes_in_its_own_precision(order, outer, options, rng, gra
 
         return gradients(total, (), decoder.trainable_variables)
 
-    for found, expected in zip(slopes(mixed), slopes(precise), strict=True):
+    for actual, expected in zip(slopes(mixed), slopes(precise), strict=True):
         # The backward pass rounds as often as the forward pass.
         bound = rounding_bound("bfloat16", 2 * ROUNDINGS, np.abs(expected).max())
-        assert_close(found, expected, bound)
+        assert_close(actual, expected, bound)
     memory = mixed.cell.attention.memory(value)
     step, _ = mixed.cell(inputs[:, 0], mixed.cell.get_initial_state(BATCH), memory)
     assert step["context"].dtype == step["output"].dtype
@@ -203,8 +205,8 @@ def test_stepping_equals_the_full_pass_in_double_precision(rng, choice):
     inputs, value = (x.astype("float64") for x in draw(rng, INPUTS, VALUE))
     state = decoder.cell.get_initial_state(BATCH)
 
-    found = numpy(decoder(inputs, value))
+    actual = numpy(decoder(inputs, value))
 
     expected = step_by_step(decoder, inputs, value, state)
-    assert_close(found, expected, atol=1e-10)
-    assert {x.dtype for x in tree.flatten(found)} == {np.dtype("float64")}
+    assert_close(actual, expected, atol=1e-10)
+    assert {x.dtype for x in tree.flatten(actual)} == {np.dtype("float64")}

@@ -55,9 +55,9 @@ def test_word_worked_by_hand():
     with np.errstate(divide="ignore"):
         logits = np.log(np.float32([0, 0.2, 0.3, 0, 0.5]))
 
-    found = chosen(of_logits(logits + 7), [0, 0.19, 0.21, 0.49, 0.51, 0.99])
+    words = chosen(of_logits(logits + 7), [0, 0.19, 0.21, 0.49, 0.51, 0.99])
 
-    assert found.tolist() == [1, 1, 2, 2, 4, 4]
+    assert words.tolist() == [1, 1, 2, 2, 4, 4]
 
 
 @pytest.mark.parametrize("words", [3, 1009])
@@ -103,11 +103,11 @@ def test_each_row_is_sampled_independently(rng, leading):
     inputs, output = draw(rng, (*leading, 1), (*leading, UNITS))
     noise = {name: x[1] for name, x in numpy(sampling.draw(2, leading)).items()}
 
-    found = choose(sampling, **noise, inputs=inputs, previous=inputs, output=output)
+    words = choose(sampling, **noise, inputs=inputs, previous=inputs, output=output)
 
     use_sample = noise["use_sample"][..., None]
     assert use_sample.any() and not use_sample.all()
-    np.testing.assert_array_equal(numpy(found), np.where(use_sample, 3, inputs))
+    np.testing.assert_array_equal(numpy(words), np.where(use_sample, 3, inputs))
 
 
 def test_rows_of_several_sequences_keep_their_order(rng):
@@ -119,11 +119,11 @@ def test_rows_of_several_sequences_keep_their_order(rng):
     every = np.ones((BATCH, SEQUENCES), "bool")
     arrays = every, rng.random(every.shape, "float32"), inputs, inputs, output
 
-    found = numpy(choose(sampling, *arrays))
+    words = numpy(choose(sampling, *arrays))
 
     for k in range(SEQUENCES):
         alone = choose(sampling, *[x[:, k] for x in arrays])
-        np.testing.assert_allclose(found[:, k], numpy(alone))
+        np.testing.assert_allclose(words[:, k], numpy(alone))
 
 
 def test_no_gradient_passes_through_the_choice(rng, gradients):
@@ -137,9 +137,9 @@ def test_no_gradient_passes_through_the_choice(rng, gradients):
         return ops.sum(choose(sampling, use_sample, uniform, *tensors))
 
     variables = [embed.embeddings, classify.kernel, classify.bias]
-    found = gradients(read, [inputs, previous, output], variables)
+    grads = gradients(read, [inputs, previous, output], variables)
 
-    of_inputs, of_previous, of_output, of_embeddings, *of_classify = found
+    of_inputs, of_previous, of_output, of_embeddings, *of_classify = grads
     np.testing.assert_array_equal(of_inputs, ~use_sample[:, None] + 0 * inputs)
     # The embedding of the sampled word has a gradient, like that of any input.
     assert sorted(of_embeddings[:, 0]) == [0] * (WORDS - 1) + [1]
@@ -198,9 +198,9 @@ def test_mixed_precision(half):
     noise = {name: x[1] for name, x in sampling.draw(2, (101,)).items()}
     inputs = ops.zeros((101, DEPTH), half)
 
-    found = sampling.choose(noise, inputs, inputs, {"output": inputs})
+    sampled = sampling.choose(noise, inputs, inputs, {"output": inputs})
 
-    assert keras.backend.standardize_dtype(found.dtype) == half
+    assert keras.backend.standardize_dtype(sampled.dtype) == half
     uniform = numpy(noise["uniform"])
     assert uniform.dtype == "float32"
     assert abs(seen[0] - np.floor(uniform * words)).max() <= 1
@@ -263,7 +263,7 @@ def test_a_decoder_returns_the_sampled_inputs(rng, choice, leading):
     mask[0, ..., 2] = False
     decoder = ka.AttentionDecoder(cell, sampling=sampling_of(embed, classify, 1.0))
 
-    found = numpy(decoder(inputs, value, inputs_mask=mask, training=True))
+    results = numpy(decoder(inputs, value, inputs_mask=mask, training=True))
     taught = numpy(decoder(inputs, value, inputs_mask=mask, training=False))
 
     memory = cell.attention.memory(value)
@@ -277,13 +277,13 @@ def test_a_decoder_returns_the_sampled_inputs(rng, choice, leading):
             lambda new, old, keep=keep: np.where(keep, new, old), new_state, state
         )
         output = outputs["output"]
-        assert_close(found["output"][..., t, :], output * keep)
-        assert_close(found["word_inputs"][..., t, :], x * keep, 1e-6)
+        assert_close(results["output"][..., t, :], output * keep)
+        assert_close(results["word_inputs"][..., t, :], x * keep, 1e-6)
         x = numpy(embed(ops.argmax(classify(output), axis=-1)))
         # A masked step has no output to sample from.
         x = np.where(keep, x, inputs[..., min(t + 1, STEPS - 1), :])
-    assert_close(found["output"][..., 0, :], taught["output"][..., 0, :])
-    assert abs(found["output"] - taught["output"])[..., 1, :].max() > 1e-3
+    assert_close(results["output"][..., 0, :], taught["output"][..., 0, :])
+    assert abs(results["output"] - taught["output"])[..., 1, :].max() > 1e-3
     masked = np.where(mask[..., None], inputs, 0)
     np.testing.assert_array_equal(taught["word_inputs"], masked)
 

@@ -184,9 +184,9 @@ def test_layers_after_the_decoder_stay_in_training_mode(rng):
     model, ids = Classifier(), ids_of(rng)[0]
     model(ids)
 
-    found = numpy(model(ids, training=True))
+    outputs = numpy(model(ids, training=True))
 
-    assert set(np.unique(found)) == {0, 2}
+    assert set(np.unique(outputs)) == {0, 2}
     assert (numpy(model(ids, training=False)) == 1).all()
 
 

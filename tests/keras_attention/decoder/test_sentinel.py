@@ -31,7 +31,7 @@ def decode_as_lu(cell, words, regions, state):
     w_v, b_v = numpy(cell.attention.memory.key_projection.weights)
     w_g, w_h = numpy([score.query_projection.kernel, score.scale])
     w_s, w_gate = numpy([sentinel.key_projection.kernel, sentinel.gate.kernel])
-    found = {name: [] for name in ("context", "weights", "sentinel")}
+    outputs = {name: [] for name in ("context", "weights", "sentinel")}
     for x_t in words:
         g_t = sigmoid(np.concatenate([x_t, state[0]]) @ w_gate)
         h_t, state = lstm_as_in_the_paper(cell.cell, x_t, state)
@@ -42,10 +42,10 @@ def decode_as_lu(cell, words, regions, state):
         beta_t = np.exp(z_s) / (np.exp(z_t).sum() + np.exp(z_s))
         if sentinel.value_projection is not None:
             s_t = s_t @ numpy(sentinel.value_projection.kernel)
-        found["context"].append(beta_t * s_t + (1 - beta_t) * alpha_t @ regions)
-        found["weights"].append((1 - beta_t) * alpha_t)
-        found["sentinel"].append(beta_t)
-    return {name: np.stack(x) for name, x in found.items()}
+        outputs["context"].append(beta_t * s_t + (1 - beta_t) * alpha_t @ regions)
+        outputs["weights"].append((1 - beta_t) * alpha_t)
+        outputs["sentinel"].append(beta_t)
+    return {name: np.stack(x) for name, x in outputs.items()}
 
 
 @pytest.mark.parametrize("value_dim", [STATE_UNITS, VALUE_DIM])
@@ -55,14 +55,14 @@ def test_follows_the_paper(rng, value_dim):
     inputs, value = draw(rng, INPUTS, shape)
     state = random_state(rng, decoder.cell.cell, BATCH)
 
-    found = numpy(decoder(inputs, value, {"cell": state}))
+    actual = numpy(decoder(inputs, value, {"cell": state}))
 
     projection = decoder.cell.visual_sentinel.value_projection
     assert (projection is None) == (value_dim == STATE_UNITS)
     for b in range(BATCH):
         first = [numpy(x[b]) for x in state]
         expected = decode_as_lu(decoder.cell, inputs[b], value[b], first)
-        assert_close({name: found[name][b] for name in expected}, expected)
+        assert_close({name: actual[name][b] for name in expected}, expected)
 
 
 @pytest.mark.parametrize("half", quick_first(["mixed_float16", "mixed_bfloat16"]))
@@ -73,13 +73,13 @@ def test_mixed_precision(rng, half):
     )
     inputs, value = (np.clip(x, -1, 1) for x in draw(rng, INPUTS, VALUE))
 
-    found = half_precise(inputs, value)
+    outputs = half_precise(inputs, value)
 
     exact = numpy(precise(inputs, value))
-    assert keras.backend.standardize_dtype(found["context"].dtype) == half[6:]
-    assert keras.backend.standardize_dtype(found["sentinel"].dtype) == "float32"
+    assert keras.backend.standardize_dtype(outputs["context"].dtype) == half[6:]
+    assert keras.backend.standardize_dtype(outputs["sentinel"].dtype) == "float32"
     for name in ("context", "sentinel"):
-        x = ops.cast(found[name], "float32")
+        x = ops.cast(outputs[name], "float32")
         assert_close(x, exact[name], rounding_bound(half, 8))
 
 

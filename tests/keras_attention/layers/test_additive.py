@@ -58,10 +58,10 @@ def by_the_paper(query, value, key, w_a, u_a, v_a, bias=0.0, valid=True):
 def test_follows_the_paper(query, value, use_bias):
     layer = ka.AdditiveAttention(UNITS, use_bias=use_bias, bias_initializer="normal")
 
-    found = attend(layer, query, value)
+    actual = attend(layer, query, value)
 
     expected = by_the_paper(query, value, value, *numpy(of_the_paper(layer)))
-    assert_close(found, expected)
+    assert_close(actual, expected)
 
 
 def test_masks_are_combined_whatever_the_masked_values(query, value, key, rng):
@@ -139,12 +139,12 @@ def test_gradients_equal_finite_differences_of_the_paper(
     def read_the_paper(*points):
         return (by_the_paper(*points, valid=combined(**given))[0] * readout).sum()
 
-    found = gradients(read, spoilt, variables)
+    grads = gradients(read, spoilt, variables)
 
-    assert_zero_where_masked(found, given)
+    assert_zero_where_masked(grads, given)
     points = [*arrays, *(np.float64(x) for x in numpy(variables))]
     atol = 1e-7 if EXACT else 1e-4
-    assert_numerical_gradients(found, read_the_paper, points, rng, 5, atol)
+    assert_numerical_gradients(grads, read_the_paper, points, rng, 5, atol)
 
 
 @pytest.mark.parametrize("option", ["window", "key_projection"])

@@ -47,17 +47,17 @@ def test_every_row_is_a_sequence(rng, axes, value_shape, sizes):
     layer = build(axes, MultiHeadAttention)
     x, value = draw(rng, GRID, value_shape)
 
-    found = attend(layer, x, value)
+    outputs = attend(layer, x, value)
 
     output, weights = attend(plain(layer), rows_of(x, axes), rows_of(value, axes))
-    assert_close(rows_of(found[0], axes), output)
-    assert_close(found[1], weights.reshape(sizes))
+    assert_close(rows_of(outputs[0], axes), output)
+    assert_close(outputs[1], weights.reshape(sizes))
     symbols = layer(
         keras.KerasTensor((None, *GRID[1:])),
         keras.KerasTensor((None, *value_shape[1:])),
         return_attention_scores=True,
     )
-    for one, symbol in zip(found, symbols, strict=True):
+    for one, symbol in zip(outputs, symbols, strict=True):
         assert symbol.shape == (None, *one.shape[1:])
 
 
@@ -83,9 +83,9 @@ def test_model_takes_any_size(rng):
     model = keras.Model(inputs, layer(inputs))
     x = draw(rng, GRID)
 
-    found = model.predict(x, verbose=0)
+    outputs = model.predict(x, verbose=0)
 
-    assert_close(rows_of(found, (1, 2)), plain(layer)(rows_of(x, (1, 2))))
+    assert_close(rows_of(outputs, (1, 2)), plain(layer)(rows_of(x, (1, 2))))
 
 
 @pytest.mark.parametrize(

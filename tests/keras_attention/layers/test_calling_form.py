@@ -52,10 +52,10 @@ def test_additive_masks_are_refused_everywhere():
 def test_a_float_mask_of_zeros_and_ones_is_a_mask(layer):
     mask = np.array([[1, 1, 0, 1, 1], [1, 0, 0, 0, 0]])
 
-    found = layer(QUERY, VALUE, value_mask=mask.astype("float32"))
+    actual = layer(QUERY, VALUE, value_mask=mask.astype("float32"))
 
     expected = layer(QUERY, VALUE, value_mask=mask.astype("bool"))
-    assert_close(found, expected, 0)
+    assert_close(actual, expected, 0)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="others draw in loops")

@@ -37,22 +37,22 @@ def test_causal_attention_has_a_triangular_mask(pair, data):
 
     expected = attend(layer, data, attention_mask=triangle, **masks)
 
-    for found in (
+    for actual in (
         attend(causal, data, **masks),
         attend(layer, data, use_causal_mask=True, **masks),
         attend(layer, data, use_causal_mask=np.True_, **masks),
     ):
-        assert (found[1][:, ~triangle] == 0).all()
-        assert_close(found, expected, 1e-6)
+        assert (actual[1][:, ~triangle] == 0).all()
+        assert_close(actual, expected, 1e-6)
 
 
 def test_steps_equal_the_full_pass(pair, data):
     layer = pair[1]
     query, value = data
 
-    found = step_by_step(layer, query, layer.memory(value))
+    outputs = step_by_step(layer, query, layer.memory(value))
 
-    assert_close(found, attend(layer, data), 1e-6)
+    assert_close(outputs, attend(layer, data), 1e-6)
 
 
 @pytest.mark.parametrize("order", quick_first(["previous", "current"]))

@@ -142,13 +142,13 @@ def test_other_dtypes_give_nearly_the_same(name, rng, place):
     other.set_weights(layer.get_weights())
 
     # Without weights among the outputs, heads are computed at once.
-    found = *other(*data, return_attention_scores=True), other(*data)
+    actual = *other(*data, return_attention_scores=True), other(*data)
 
     # Products over the values' depth, the hidden layer and the positions, and a
     # rounding of each operand.
     roundings = VALUE_DIM + UNITS + POSITIONS + 6
     tolerance = 1e-5 if dtype == "float64" else rounding_bound(dtype, roundings)
-    for tensor, wanted in zip(found, (*expected, expected[0]), strict=True):
+    for tensor, wanted in zip(actual, (*expected, expected[0]), strict=True):
         if not (BACKEND == "jax" and dtype == "float64"):
             assert keras.backend.standardize_dtype(tensor.dtype) == other.compute_dtype
         tensor = ops.convert_to_numpy(ops.cast(tensor, "float32"))
@@ -163,13 +163,13 @@ def test_masked_values_have_no_influence(layer, data):
     spoiled = [*data[:-1], np.where(mask[..., None], data[-1], bad).astype("float32")]
 
     expected = attend(layer, data, value_mask=mask)
-    found = attend(layer, spoiled, value_mask=mask)
+    actual = attend(layer, spoiled, value_mask=mask)
 
-    assert all(np.isfinite(array).all() for array in found)
-    assert_close(found, expected, 1e-6)
-    between = [1] * (found[1].ndim - 2)
-    hidden = np.broadcast_to(~mask.reshape(BATCH, *between, POSITIONS), found[1].shape)
-    assert (found[1][hidden] == 0).all()
+    assert all(np.isfinite(array).all() for array in actual)
+    assert_close(actual, expected, 1e-6)
+    between = [1] * (actual[1].ndim - 2)
+    hidden = np.broadcast_to(~mask.reshape(BATCH, *between, POSITIONS), actual[1].shape)
+    assert (actual[1][hidden] == 0).all()
 
 
 def test_a_query_without_a_valid_position_gives_zeros(layer, data, gradients):
@@ -208,9 +208,9 @@ def test_a_masked_query_gives_zeros(layer, data):
     context, weights = attend(layer, spoiled, query_mask=valid)
 
     expected = attend(layer, data)
-    for found, wanted in zip((context, weights), expected, strict=True):
-        assert (found[~valid] == 0).all()
-        np.testing.assert_allclose(found[valid], wanted[valid], atol=1e-6)
+    for actual, wanted in zip((context, weights), expected, strict=True):
+        assert (actual[~valid] == 0).all()
+        np.testing.assert_allclose(actual[valid], wanted[valid], atol=1e-6)
 
 
 @cases_with_queries
@@ -226,9 +226,9 @@ def test_a_single_query_equals_the_first_of_a_sequence(layer, data, rng):
 
     expected = attend(layer, (query, value), **masks)
     of_one = {name: mask[:, 0] for name, mask in masks.items()}
-    found = attend(layer, (query[:, 0], value), **of_one)
+    actual = attend(layer, (query[:, 0], value), **of_one)
 
-    assert_close(found, tuple(many[:, 0] for many in expected), 1e-6)
+    assert_close(actual, tuple(many[:, 0] for many in expected), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -324,11 +324,11 @@ def test_implicit_masks_are_honoured(case, layer, data):
     inputs = [keras.Input(shape[1:]) for shape in case.shapes()]
     model = keras.Model(inputs, layer(*map(keras.layers.Masking(), inputs)))
 
-    found = numpy(model(data))
+    outputs = numpy(model(data))
 
-    assert_close(found, layer(*data, **masks), 1e-6)
+    assert_close(outputs, layer(*data, **masks), 1e-6)
     if case not in (CASES["hard"], CASES["straight-through"]):
-        assert (found != numpy(layer(*data))).any()
+        assert (outputs != numpy(layer(*data))).any()
 
 
 def test_same_seed_draws_the_same(case, data):
@@ -337,15 +337,15 @@ def test_same_seed_draws_the_same(case, data):
     attend(second, data)
     second.set_weights(first.get_weights())
 
-    found = [attend(layer, data, training=True) for layer in (first, second)]
-    assert_close(*found, 0)
+    outputs = [attend(layer, data, training=True) for layer in (first, second)]
+    assert_close(*outputs, 0)
 
 
 def test_details_have_context_and_weights(case, layer, data):
     details = layer(*data, return_details=True)
 
-    found = [details["context"], details["weights"]]
-    assert_close(found, layer(*data, return_attention_scores=True), 1e-6)
+    pair = [details["context"], details["weights"]]
+    assert_close(pair, layer(*data, return_attention_scores=True), 1e-6)
     symbols = map(keras.KerasTensor, case.shapes())
     promised = layer(*symbols, return_details=True)
     for name, x in details.items():
@@ -371,6 +371,6 @@ def test_every_attention_layer_has_a_case():
     layers = {case.layer for case in CASES.values()}
     public = {getattr(keras_attention, name) for name in keras_attention.__all__}
     names = ("Attention", "Pooling")
-    found = {x for x in public if inspect.isclass(x) and x.__name__.endswith(names)}
+    classes = {x for x in public if inspect.isclass(x) and x.__name__.endswith(names)}
     # Their weights have an axis for the heads, and other tests cover them.
-    assert found == {*layers, MultiHeadAttention, SelfAttention}
+    assert classes == {*layers, MultiHeadAttention, SelfAttention}

@@ -25,9 +25,9 @@ def serve(folder):
 
     data = np.load(folder + ".npz")
     served = tf.saved_model.load(folder)
-    found = served.serve([data[name] for name in ("query", "other", "value")])
-    assert len(found) == len(data.files) - 3
-    for place, x in enumerate(found):
+    outputs = served.serve([data[name] for name in ("query", "other", "value")])
+    assert len(outputs) == len(data.files) - 3
+    for place, x in enumerate(outputs):
         np.testing.assert_allclose(x, data[f"arr_{place}"], atol=1e-5)
 
 

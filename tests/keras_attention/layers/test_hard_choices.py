@@ -113,14 +113,16 @@ def test_log_probability_of_a_choice(gradients):
     mask = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 0]], "bool")
     choice = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 0]])
 
-    found = log_probability(tensor(scores), choice, mask)
+    actual = log_probability(tensor(scores), choice, mask)
     (gradient,) = gradients(
         lambda scores: ops.sum(log_probability(scores, choice, mask)), [scores]
     )
 
     # log(e / (e + e^2)); 1e4 below the other; nothing to choose from.
     first = -np.log(1 + np.e)
-    np.testing.assert_allclose(ops.convert_to_numpy(found), [first, -1e4, 0], rtol=1e-6)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(actual), [first, -1e4, 0], rtol=1e-6
+    )
     # The gradient is the choice minus the probabilities.
     share = 1 / (1 + np.e)
     expected = [[1 - share, share - 1, 0], [-1, 1, 0], [0, 0, 0]]
@@ -130,9 +132,9 @@ def test_log_probability_of_a_choice(gradients):
 def test_choice_of_a_masked_position_has_no_probability():
     scores, mask = tensor([[1, 2]]), np.array([[True, False]])
 
-    found = log_probability(scores, np.array([[0, 1]]), mask)
+    log_prob = log_probability(scores, np.array([[0, 1]]), mask)
 
-    np.testing.assert_array_equal(ops.convert_to_numpy(found), np.float32([LOWEST]))
+    np.testing.assert_array_equal(ops.convert_to_numpy(log_prob), np.float32([LOWEST]))
 
 
 def test_entropy_and_its_gradient(rng, gradients):
@@ -143,11 +145,11 @@ def test_entropy_and_its_gradient(rng, gradients):
     scores[3, 2] = 5
     mask = ~np.isnan(scores)
 
-    found = ops.convert_to_numpy(entropy(tensor(scores), mask))
+    actual = ops.convert_to_numpy(entropy(tensor(scores), mask))
     (gradient,) = gradients(lambda x: ops.sum(entropy(x, mask)), [scores])
 
     quarter = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
-    np.testing.assert_allclose(found, [np.log(4), quarter, 0, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(actual, [np.log(4), quarter, 0, 0, 0], atol=1e-6)
     # -w (log w + entropy), where w log w is zero for no weight.
     expected = np.zeros((5, 4))
     expected[1, :2] = [

@@ -156,12 +156,12 @@ def test_a_mask_per_head_is_broadcast_and_combined(x, rng):
     whole = np.broadcast_to(mask, (BATCH, HEADS, POSITIONS, POSITIONS))
     valid = np.arange(POSITIONS) < np.array([[5], [4]])
 
-    found = attend(layer, x, attention_mask=mask, query_mask=valid)
+    actual = attend(layer, x, attention_mask=mask, query_mask=valid)
 
     expected = attend(layer, x, attention_mask=whole, query_mask=valid)
-    assert_close(found, expected, 1e-6)
+    assert_close(actual, expected, 1e-6)
     triangle = np.tri(POSITIONS, dtype="bool")
-    assert (found[1][~(whole & triangle)] == 0).all()
+    assert (actual[1][~(whole & triangle)] == 0).all()
     of_steps = {"query_mask": valid, "attention_mask": whole.swapaxes(1, 2)}
     output, _, _ = stepped(layer, x, POSITIONS, **of_steps)
     assert_close(output, expected[0])
@@ -172,9 +172,9 @@ def test_one_query_has_a_mask_per_head(tensors, rng):
     query, value = tensors
     mask = rng.random((BATCH, HEADS, QUERIES, POSITIONS)) < 0.6
 
-    found = layer(query[:, 0], value, attention_mask=mask[:, :, 0])
+    outputs = layer(query[:, 0], value, attention_mask=mask[:, :, 0])
 
-    assert_close(found, layer(query, value, attention_mask=mask)[:, 0])
+    assert_close(outputs, layer(query, value, attention_mask=mask)[:, 0])
     with pytest.raises(ValueError, match=r"or \(2, 7, 3, 5\). Received: \(2, 2, 3, 5"):
         layer(query, value, attention_mask=mask[:, :2])
 
@@ -185,8 +185,8 @@ def test_a_call_may_be_causal(x):
     layer.build(SEQUENCE)
     causal.set_weights(layer.get_weights())
 
-    for found in both_ways(layer, x, use_causal_mask=True):
-        assert_close(found, read(causal, x))
+    for outputs in both_ways(layer, x, use_causal_mask=True):
+        assert_close(outputs, read(causal, x))
     with pytest.raises(ValueError, match=r"One query.*Received: \(2, 11\)"):
         biased_cross()(x[:, 0], x, use_causal_mask=True)
 
@@ -212,8 +212,8 @@ def test_heads_draw_in_a_decoder(options, order, rng):
     else:
         # Means over the choices of the heads.
         assert_close(trained * HEADS, (trained * HEADS).round(), 1e-4)
-        for found in outputs:
-            shapes = [tuple(found[name].shape) for name in CHOICES]
+        for output in outputs:
+            shapes = [tuple(output[name].shape) for name in CHOICES]
             assert shapes == [(BATCH, QUERIES, HEADS)] * 3
         assert ops.convert_to_numpy(outputs[0]["sampled"]).all()
 
@@ -267,7 +267,7 @@ def test_weightings_of_heads_are_exported(tensors, rng, tmp_path):
 def test_a_weighting_has_the_dtype_of_its_layer(weighting, x):
     layer = ka.SelfAttention(1, KEY_DIM, weighting=weighting, dtype="float64")
 
-    found = layer(x, return_details=True)["probabilities"]
+    actual = layer(x, return_details=True)["probabilities"]
 
     expected = "float32" if BACKEND == "jax" else "float64"
-    assert keras.backend.standardize_dtype(found.dtype) == expected
+    assert keras.backend.standardize_dtype(actual.dtype) == expected

@@ -124,10 +124,10 @@ def test_local_p_learns_its_centre(query, value, gradients):
     def read(query):
         return ops.sum(layer(query, value) ** 2)
 
-    found = gradients(read, [query], layer.trainable_variables)
+    grads = gradients(read, [query], layer.trainable_variables)
 
-    assert len(found) == 3
-    assert all(np.isfinite(x).all() and (x != 0).any() for x in found)
+    assert len(grads) == 3
+    assert all(np.isfinite(x).all() and (x != 0).any() for x in grads)
 
 
 def test_values_outside_of_the_window_are_not_read(value):
@@ -270,11 +270,11 @@ def test_the_mask_of_a_local_step_broadcasts(shape, query, value, rng):
     layer(query, value)
     memory, mask = layer.memory(value), rng.random(shape) < 0.5
 
-    found, _ = layer.step(query, memory, mask=mask)
+    actual, _ = layer.step(query, memory, mask=mask)
 
     whole = np.broadcast_to(mask, (BATCH, QUERIES, POSITIONS))
     expected, _ = layer.step(query, memory, mask=whole)
-    np.testing.assert_array_equal(*numpy([found["weights"], expected["weights"]]))
+    np.testing.assert_array_equal(*numpy([actual["weights"], expected["weights"]]))
 
 
 def test_local_m_counts_masked_queries_step_by_step(query, value):
@@ -282,9 +282,9 @@ def test_local_m_counts_masked_queries_step_by_step(query, value):
     mask = np.array([[False, True, True], [True, False, True]])
     expected = attend(layer, query, value, query_mask=mask)
 
-    found = step_by_step(layer, query, layer.memory(value), query_mask=mask)
+    actual = step_by_step(layer, query, layer.memory(value), query_mask=mask)
 
-    assert_close(found, expected, 1e-6)
+    assert_close(actual, expected, 1e-6)
 
 
 class MovingWindow(ka.LocalWindow):

@@ -72,15 +72,15 @@ def test_expected_weights_learn_both_scores(query, value, gradients):
     layer = ka.AdditiveAttention(UNITS, weighting="mocha")
     layer.build(query.shape, value.shape)
 
-    found = gradients(
+    grads = gradients(
         lambda: ops.sum(ops.sin(layer(query, value, training=True))),
         (),
         layer.trainable_variables,
     )
 
     # Two projections of the keys, two of the queries, two scales, and the bias.
-    assert len(found) == 7
-    assert all((x != 0).any() and np.isfinite(x).all() for x in found)
+    assert len(grads) == 7
+    assert all((x != 0).any() and np.isfinite(x).all() for x in grads)
 
 
 def test_steps_equal_the_full_pass(query, value):
@@ -104,8 +104,8 @@ def test_the_copy_of_a_score_comes_back_from_a_file(query, value, tmp_path):
     restored = reloaded(model, tmp_path)
 
     assert restored.layers[-1].get_config() == layer.get_config()
-    found = [x([query, value]) for x in (restored, model)]
-    np.testing.assert_array_equal(*numpy(found))
+    outputs = [x([query, value]) for x in (restored, model)]
+    np.testing.assert_array_equal(*numpy(outputs))
     assert len(layer.weights) == 2 * 4 + 1
     assert len({weight.path for weight in layer.weights}) == 2 * 4 + 1
 
@@ -147,9 +147,11 @@ def test_follows_a_slow_loop(rng, size):
     stops = draw_stops(rng, valid)
     bad = np.where(valid, scores, np.nan)
 
-    found = chunkwise(tensor(stops), tensor(bad), size, ops.convert_to_tensor(valid))
+    chunk_weights = chunkwise(
+        tensor(stops), tensor(bad), size, ops.convert_to_tensor(valid)
+    )
 
-    weights = ops.convert_to_numpy(found)
+    weights = ops.convert_to_numpy(chunk_weights)
     assert_close(weights, chunkwise_by_the_paper(stops, scores, size, valid), 1e-4)
     assert (weights[~valid] == 0).all()
 
@@ -164,13 +166,13 @@ def test_gradients_equal_finite_differences(rng, gradients):
         weights = chunkwise(stops, scores, 3, mask)
         return ops.sum(weights * ops.convert_to_tensor(readout, weights.dtype))
 
-    found = gradients(read, [x.astype("float32") for x in (stops, scores)])
+    actual = gradients(read, [x.astype("float32") for x in (stops, scores)])
 
     def read_the_paper(stops, scores):
         return (readout * chunkwise_by_the_paper(stops, scores, 3, valid)).sum()
 
     expected = finite_differences(read_the_paper, stops, scores)
-    assert_close([x * valid for x in found], [x * valid for x in expected])
+    assert_close([x * valid for x in actual], [x * valid for x in expected])
 
 
 def test_nan_propagates():

@@ -52,8 +52,8 @@ def test_recursive_form_follows_the_paper(positions, rng):
 
 def test_parallel_form_agrees_for_moderate_probabilities_only(rng):
     p, previous = 0.3 * rng.random((2, QUERIES, 37))
-    found = monotonic(monotonic_parallel, p, previous)
-    np.testing.assert_allclose(found, monotonic_by_the_paper(p, previous), rtol=1e-4)
+    weights = monotonic(monotonic_parallel, p, previous)
+    np.testing.assert_allclose(weights, monotonic_by_the_paper(p, previous), rtol=1e-4)
 
     p, previous = np.full(37, 0.9), np.eye(37)[30]
     exact = monotonic(monotonic_recursive, p, previous)
@@ -87,7 +87,7 @@ def test_monotonic_gradients_equal_finite_differences(function, rng, gradients):
         return ops.sum(ops.multiply(function(p, previous), readout))
 
     dtype = "float64" if EXACT else "float32"
-    found = gradients(read, [p.astype(dtype), previous.astype(dtype)])
+    actual = gradients(read, [p.astype(dtype), previous.astype(dtype)])
 
     def read_the_paper(p, previous):
         return (monotonic_by_the_paper(p, previous) * readout).sum()
@@ -97,16 +97,16 @@ def test_monotonic_gradients_equal_finite_differences(function, rng, gradients):
     exact = EXACT and (
         function is monotonic_recursive or keras.backend.backend() == "tensorflow"
     )
-    assert_close(found, expected, 1e-8 if exact else 1e-5)
+    assert_close(actual, expected, 1e-8 if exact else 1e-5)
 
 
 def test_parallel_form_has_finite_gradients_where_it_underflows(gradients):
     p = np.array([[0.9] * 37, [1.0] * 37, [0.0] * 37], "float32")
     previous = np.tile(np.eye(37, dtype="float32")[30], (3, 1))
 
-    found = gradients(lambda *x: ops.sum(monotonic_parallel(*x)), [p, previous])
+    grads = gradients(lambda *x: ops.sum(monotonic_parallel(*x)), [p, previous])
 
-    assert np.isfinite(found).all()
+    assert np.isfinite(grads).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

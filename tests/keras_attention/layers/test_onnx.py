@@ -52,6 +52,6 @@ def test_an_onnx_file_takes_other_batches_and_lengths(name, rng, tmp_path):
     for batch, positions in ((1, 1), (3, 17)):
         data = case.draw(rng, batch=batch, queries=queries, positions=positions)
         names = [one.name for one in session.get_inputs()]
-        found, *_ = session.run(None, dict(zip(names, data, strict=True)))
+        actual, *_ = session.run(None, dict(zip(names, data, strict=True)))
         expected = ops.convert_to_numpy(model(data))
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(actual, expected, atol=1e-5)

@@ -98,10 +98,10 @@ def test_ids_outside_of_the_extended_vocabulary_are_never_copied(inputs):
     expected = numpy(layer(**inputs, source_mask=mask))
     inputs["source_ids"][:, [1, 3, 4]] = N + X, -1, N + X + 1
 
-    found = numpy(layer(**inputs))
+    actual = numpy(layer(**inputs))
     target = numpy(layer(**inputs, targets=np.full((B, T), 2)))
 
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
     np.testing.assert_allclose(target, expected[..., 2], rtol=1e-5)
 
 
@@ -126,10 +126,10 @@ def test_gradients_are_finite_where_probabilities_are_zero(
         return ops.sum(ops.maximum(log_probs, -100.0))
 
     arrays = [inputs[name] for name in ("logits", "weights", "state")]
-    found = gradients(loss, arrays, layer.trainable_variables)
+    grads = gradients(loss, arrays, layer.trainable_variables)
 
-    assert all(np.isfinite(x).all() for x in found)
-    assert all(x.any() for x in found)
+    assert all(np.isfinite(x).all() for x in grads)
+    assert all(x.any() for x in grads)
 
 
 def test_half_precision_gives_nearly_the_same(inputs):
@@ -138,10 +138,10 @@ def test_half_precision_gives_nearly_the_same(inputs):
     half(**inputs)
     half.set_weights(layer.get_weights())
 
-    found = half(**inputs)
+    actual = half(**inputs)
 
-    assert keras.backend.standardize_dtype(found.dtype) == "float32"
-    np.testing.assert_allclose(numpy(found), expected, atol=1e-2)
+    assert keras.backend.standardize_dtype(actual.dtype) == "float32"
+    np.testing.assert_allclose(numpy(actual), expected, atol=1e-2)
 
 
 def model_of(inputs):
@@ -216,15 +216,15 @@ def test_beam_search_over_the_extended_vocabulary_equals_the_pass(rng):
     readout.switch.bias.assign([-3.0])
     memory = cell.attention.memory(value)
     state = cell.get_initial_state(batch_size=B, memory=memory)
-    found = ka.beam_search(step, state, start=0, end=1, max_length=6, beam_size=3)
-    best = numpy(found["token_ids"])[:, 0]
+    actual = ka.beam_search(step, state, start=0, end=1, max_length=6, beam_size=3)
+    best = numpy(actual["token_ids"])[:, 0]
     previous = np.concatenate([np.zeros((B, 1), "int32"), best[:, :-1]], axis=1)
     log_probs = numpy(read(previous, decoder(embed(known(previous)), value)))
 
     assert (best >= N).any()
-    used = np.arange(6) < numpy(found["lengths"])[:, :1]
+    used = np.arange(6) < numpy(actual["lengths"])[:, :1]
     expected = np.take_along_axis(log_probs, best[..., None], axis=-1)[..., 0]
-    given = numpy(found["token_log_probs"])[:, 0]
+    given = numpy(actual["token_log_probs"])[:, 0]
     assert_close(given[used], expected[used], 1e-4)
 
 

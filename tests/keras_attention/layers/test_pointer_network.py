@@ -122,8 +122,8 @@ def test_learns_to_sort(rng):
         log_probs = pointer(state, annotations)
         return log_probs, state, ops.exp(log_probs)
 
-    found = ka.beam_search(
+    result = ka.beam_search(
         step, last, start=0, end=0, max_length=count + 1, beam_size=2
     )
-    right = (numpy(found["token_ids"])[:, 0] == order[:100]).all(axis=1)
+    right = (numpy(result["token_ids"])[:, 0] == order[:100]).all(axis=1)
     assert right.mean() > 0.8

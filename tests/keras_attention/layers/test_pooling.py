@@ -68,11 +68,11 @@ def test_hierarchy_ignores_sentences_without_words(rng):
     data = rng.integers(1, 13, size=(BATCH, SENTENCES, POSITIONS))
     data[0, 1] = 0
 
-    found = model.predict(data, verbose=0)
+    outputs = model.predict(data, verbose=0)
 
-    assert found[0, 1] == 0
-    np.testing.assert_allclose(found.sum(axis=-1), 1, rtol=1e-6)
-    assert (found[1] > 0).all()
+    assert outputs[0, 1] == 0
+    np.testing.assert_allclose(outputs.sum(axis=-1), 1, rtol=1e-6)
+    assert (outputs[1] > 0).all()
 
 
 def test_an_explicit_mask_wins_over_an_implicit_one(rng):
@@ -86,8 +86,8 @@ def test_an_explicit_mask_wins_over_an_implicit_one(rng):
     ids, given = keras.Input((POSITIONS,), dtype="int32"), keras.Input((POSITIONS,))
     model = keras.Model([ids, given], layer(embed(ids), mask=given))
 
-    for found in (layer(value, mask=mask), model([data, np.float32(mask)])):
-        assert_close(found, expected, 1e-6)
+    for actual in (layer(value, mask=mask), model([data, np.float32(mask)])):
+        assert_close(actual, expected, 1e-6)
 
 
 def test_pooling_has_no_monotonic_weighting():

@@ -50,9 +50,9 @@ def test_axes_before_the_steps_share_the_positions(rng, kind):
     start = np.array([1, LONGEST - STEPS])
 
     assert_close(layer(x), x + table(layer)[:STEPS])
-    found = layer(x, start=start)
+    outputs = layer(x, start=start)
     for b in range(BATCH):
-        assert_close(found[b], x[b] + table(layer)[start[b] : start[b] + STEPS])
+        assert_close(outputs[b], x[b] + table(layer)[start[b] : start[b] + STEPS])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,15 +74,15 @@ def test_mixed_precision(half, kind):
     far = 300
     layer = PositionEncoding(kind, max_length=far + STEPS, dtype=f"mixed_{half}")
 
-    found = layer(np.zeros((1, STEPS, DEPTH), "float32"), start=far)
+    actual = layer(np.zeros((1, STEPS, DEPTH), "float32"), start=far)
 
-    assert keras.backend.standardize_dtype(found.dtype) == half
+    assert keras.backend.standardize_dtype(actual.dtype) == half
     expected = table_of_the_paper(far + STEPS, DEPTH)
     if kind == "learned":
         assert layer.embeddings.dtype == "float32"
         expected = numpy(layer.embeddings)
-    found = ops.cast(found, "float32")
-    assert_close(found[0], expected[far:], rounding_bound(half, 1))
+    actual = ops.cast(actual, "float32")
+    assert_close(actual[0], expected[far:], rounding_bound(half, 1))
 
 
 @pytest.mark.usefixtures("double_by_default")

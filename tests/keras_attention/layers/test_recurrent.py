@@ -107,9 +107,9 @@ def test_follows_the_paper(rng, name):
     cell = random_cell(name)
     inputs, state = draw(rng, INPUTS), random_state(rng, name)
 
-    found = run(cell, inputs, state)
+    output = run(cell, inputs, state)
 
-    assert_close(found, by_the_paper(name, weights_of(cell), inputs, state))
+    assert_close(output, by_the_paper(name, weights_of(cell), inputs, state))
 
 
 @every_cell
@@ -132,12 +132,12 @@ def test_gradients_equal_finite_differences_of_the_paper(rng, gradients, name):
         weights = dict(zip(names, arrays, strict=True))
         return (by_the_paper(name, weights, inputs, state) * readout).sum()
 
-    found = gradients(read, [inputs, *state], cell.trainable_variables)
+    grads = gradients(read, [inputs, *state], cell.trainable_variables)
 
     points = [inputs, *state, *weights_of(cell).values()]
-    assert len(points) == len(found)
+    assert len(points) == len(grads)
     atol = 1e-7 if EXACT else 1e-4
-    assert_numerical_gradients(found, read_the_paper, points, rng, 3, atol)
+    assert_numerical_gradients(grads, read_the_paper, points, rng, 3, atol)
 
 
 @every_cell
@@ -151,15 +151,15 @@ def test_other_dtypes_give_nearly_the_same(rng, name, dtype):
     inputs, state = draw(rng, INPUTS), random_state(rng, name)
     expected = run(exact, inputs, state)
 
-    found = run(cell, inputs, state, dtype=dtype)
+    actual = run(cell, inputs, state, dtype=dtype)
 
     if not (BACKEND == "jax" and dtype == "float64"):
-        assert keras.backend.standardize_dtype(found.dtype) == cell.compute_dtype
-    found, expected = numpy([ops.cast(x, "float32") for x in (found, expected)])
+        assert keras.backend.standardize_dtype(actual.dtype) == cell.compute_dtype
+    actual, expected = numpy([ops.cast(x, "float32") for x in (actual, expected)])
     # A step rounds twelve times in turn; states are smaller than two.
     half = dtype != "float64"
     bound = rounding_bound(dtype, 12 * STEPS, magnitude=2) if half else 1e-5
-    np.testing.assert_allclose(found, expected, atol=bound, rtol=0)
+    np.testing.assert_allclose(actual, expected, atol=bound, rtol=0)
 
 
 @every_cell
@@ -172,12 +172,12 @@ def test_the_normalisation_computes_in_float32(name):
     exact.build((None, 1))
     exact.set_weights(cell.get_weights())
 
-    found, expected = (
+    actual, expected = (
         c(np.ones((BATCH, 1), c.compute_dtype), c.get_initial_state(BATCH))[0]
         for c in (cell, exact)
     )
 
-    assert_close(found, expected, 2e-3)
+    assert_close(actual, expected, 2e-3)
 
 
 @every_cell
@@ -190,10 +190,10 @@ def test_a_variance_of_zero_gives_finite_results(rng, gradients, name):
     def read(inputs):
         return ops.sum(cell(inputs, states)[0] ** 2)
 
-    found = gradients(read, [inputs], cell.trainable_variables)
+    grads = gradients(read, [inputs], cell.trainable_variables)
 
     assert (numpy(cell(inputs, states)[0]) == 0).all()
-    assert all(np.isfinite(x).all() for x in found)
+    assert all(np.isfinite(x).all() for x in grads)
 
 
 @every_cell
@@ -202,7 +202,7 @@ def test_dropout_is_that_of_keras(rng, name, recurrent):
     cell = random_cell(name, dropout=0.5, recurrent_dropout=recurrent, seed=3)
     inputs, state = np.ones((BATCH, DEPTH), "float32"), random_state(rng, name)
 
-    found, _ = numpy(cell(inputs, state, training=True))
+    outputs, _ = numpy(cell(inputs, state, training=True))
     used, _ = numpy(cell(inputs, state, training=False))
 
     # Keras cells keep the masks that they draw: one, or one for each gate.
@@ -220,7 +220,7 @@ def test_dropout_is_that_of_keras(rng, name, recurrent):
             repeats = weights[kernel].shape[1] // columns.shape[1]
             weights[kernel] *= np.repeat(columns, repeats, axis=1)
         row = [x[b] for x in state]
-        assert_close(found[b], PAPERS[name](weights, inputs[b], row)[0])
+        assert_close(outputs[b], PAPERS[name](weights, inputs[b], row)[0])
 
 
 OPTIONS = {
@@ -248,10 +248,10 @@ OPTIONS = {
 def test_takes_every_option_of_the_cell_of_keras(name):
     expected = KERAS_CELLS[name](UNITS, name="cell").get_config()
 
-    found = CELLS[name](UNITS, name="cell").get_config()
+    actual = CELLS[name](UNITS, name="cell").get_config()
 
-    assert {x: found[x] for x in expected} == expected
-    assert found.keys() - expected.keys() == {"epsilon", "gain_initializer"}
+    assert {x: actual[x] for x in expected} == expected
+    assert actual.keys() - expected.keys() == {"epsilon", "gain_initializer"}
 
 
 @every_cell
@@ -288,15 +288,15 @@ def test_works_without_biases_and_with_a_bare_state(rng, name):
     cell = random_cell(name, use_bias=False)
     inputs, state = draw(rng, (BATCH, DEPTH)), random_state(rng, name)
 
-    found, _ = numpy(cell(inputs, state))
+    outputs, _ = numpy(cell(inputs, state))
 
     zeros = np.zeros((2, 3 * UNITS) if name == "gru" else 4 * UNITS)
     weights = {"bias": zeros, "carry_bias": 0.0, **weights_of(cell)}
-    assert_close(found, PAPERS[name](weights, inputs, state)[0])
+    assert_close(outputs, PAPERS[name](weights, inputs, state)[0])
     if name == "gru":
         output, new = numpy(cell(inputs, state[0]))
-        np.testing.assert_array_equal(output, found)
-        np.testing.assert_array_equal(new, found)
+        np.testing.assert_array_equal(output, outputs)
+        np.testing.assert_array_equal(new, outputs)
 
 
 def test_the_reset_gate_applies_to_the_normalised_product():

@@ -96,10 +96,10 @@ def test_cross_attention_counts_both_sequences_from_zero(rng, name):
     sees = seen.any(-1)
     np.testing.assert_allclose(output[:, sees], expected[:, sees], atol=1e-5)
     memory = layer.memory(value, value_mask=mask)
-    found, _ = layer.step(
+    actual, _ = layer.step(
         query[:, 2:3], memory, query_positions=ops.full((1, 1), 2, "int32")
     )
-    assert_close(found["context"][:, 0], output[:, 2])
+    assert_close(actual["context"][:, 0], output[:, 2])
 
 
 MASK = np.array([[1, 1, 0, 1, 0, 1, 1], [0, 0, 1, 1, 1, 1, 0]], "bool")
@@ -111,8 +111,8 @@ def test_memory_has_the_positions_of_masked_sequences(x, name, window_size):
 
     memory = layer.memory(x, value_mask=MASK)
 
-    found = numpy(memory["positions"])
-    np.testing.assert_array_equal(found[MASK], [0, 1, 2, 3, 4, 0, 1, 2, 3])
+    positions = numpy(memory["positions"])
+    np.testing.assert_array_equal(positions[MASK], [0, 1, 2, 3, 4, 0, 1, 2, 3])
     assert "positions" not in layer.memory(x)
     assert "positions" not in build("none").memory(x, value_mask=MASK)
 

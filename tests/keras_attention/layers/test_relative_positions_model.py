@@ -64,8 +64,8 @@ def test_exported_to_saved_model_and_litert(rng, monkeypatch, tmp_path):
     keras.Model(inputs, outputs).export(tmp_path, verbose=False)
     exported = tf.saved_model.load(str(tmp_path))
     for length in (1, STEPS):
-        found = exported.serve(x[:, :length])
-        assert_close(list(found), [read(y, x[:, :length]) for y in layers.values()])
+        results = exported.serve(x[:, :length])
+        assert_close(list(results), [read(y, x[:, :length]) for y in layers.values()])
 
     def attend(x, mask):
         return {name: layer(x, query_mask=mask) for name, layer in layers.items()}
@@ -119,10 +119,10 @@ def test_other_precisions(rng, name, dtype):
 
     assert layer.compute_dtype == output.dtype.name if BACKEND != "torch" else True
     expected = exact(x, return_attention_scores=True)
-    for found, value in zip((output, weights), expected, strict=True):
-        found, value = numpy([ops.cast(found, "float32"), value])
+    for actual, value in zip((output, weights), expected, strict=True):
+        actual, value = numpy([ops.cast(actual, "float32"), value])
         bound = 1e-5 if dtype == "float64" else 2 * rounding_bound(dtype, 40)
-        np.testing.assert_allclose(found, value, atol=bound)
+        np.testing.assert_allclose(actual, value, atol=bound)
 
 
 @pytest.mark.exhaustive

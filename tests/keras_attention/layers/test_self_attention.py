@@ -54,10 +54,10 @@ def test_follows_the_paper(rng, options):
     layer = biased_cross(**options, output_dim=OUTPUT_DIM)
     tensors = draw(rng, QUERY, VALUE, KEY)
 
-    found = attend(layer, *tensors)
+    actual = attend(layer, *tensors)
 
     expected = by_loops(layer, *tensors)
-    assert_close(found, expected)
+    assert_close(actual, expected)
     assert_close(read(layer, *tensors), expected[0])
 
 
@@ -91,8 +91,8 @@ def test_a_graph_uses_plain_operations_for_few_scores(rng, queries):
     def outputs_and_gradients(query, value):
         with tf.GradientTape() as tape:
             tape.watch((query, value))
-            found = layer(query, value, value_mask=mask, return_attention_scores=True)
-        return *found, *tape.gradient(found[0], (query, value))
+            actual = layer(query, value, value_mask=mask, return_attention_scores=True)
+        return *actual, *tape.gradient(actual[0], (query, value))
 
     expected = outputs_and_gradients(query, value)
     few = tf.function(outputs_and_gradients)
@@ -144,10 +144,10 @@ def test_large_numbers_do_not_overflow_in_half_precision(half):
     output, weights = layer(query, value, return_attention_scores=True)
 
     assert_close(ops.cast(weights, "float32"), np.array([[[0.5, 0, 0.5]]]), 0)
-    for found in (output, layer(query, value)):
+    for outputs in (output, layer(query, value)):
         # All products and sums are numbers of the format.
-        found = numpy(ops.cast(found, "float32"))
-        np.testing.assert_array_equal(found, [[4 * 150.0]])
+        outputs = numpy(ops.cast(outputs, "float32"))
+        np.testing.assert_array_equal(outputs, [[4 * 150.0]])
 
 
 def test_float64(x):
@@ -166,8 +166,8 @@ def test_float64(x):
         np.testing.assert_allclose(array, wanted, atol=1e-12 if EXACT else 1e-5)
     cache = layer.get_initial_cache(BATCH, POSITIONS)
     for t in range(POSITIONS):
-        found, cache = layer(x[:, t], cache=cache)
-        assert_close(found, expected[0][:, t])
+        actual, cache = layer(x[:, t], cache=cache)
+        assert_close(actual, expected[0][:, t])
 
 
 def test_returned_weights_are_those_after_dropout(x):
@@ -190,11 +190,11 @@ def test_returned_weights_are_those_after_dropout(x):
 def test_a_sequence_attends_to_itself_as_to_a_value(x):
     layer, cross = biased(), biased_cross()
 
-    found = layer(x)
+    outputs = layer(x)
 
     cross.build(x.shape, x.shape)
     cross.set_weights(layer.get_weights())
-    np.testing.assert_array_equal(*numpy([found, cross(x, x)]))
+    np.testing.assert_array_equal(*numpy([outputs, cross(x, x)]))
     with pytest.raises(TypeError, match="value"):
         cross(x)
 
@@ -265,10 +265,10 @@ def test_gradients_are_finite_for_every_mask(rng, gradients, value_dim, scores):
         output = layer(query, value, key, return_attention_scores=scores, **given)
         return ops.sum((output[0] if scores else output) ** 2)
 
-    found = gradients(loss, arrays, layer.trainable_variables)
+    grads = gradients(loss, arrays, layer.trainable_variables)
 
-    assert len(found) == 3 + 8
-    assert_zero_where_masked(found, given)
+    assert len(grads) == 3 + 8
+    assert_zero_where_masked(grads, given)
 
 
 @pytest.mark.parametrize("name", ["mask", "query_mask", "attention_mask"])
@@ -302,9 +302,9 @@ def test_explicit_mask_wins_over_an_implicit_one(rng, name):
     _, x = embedded(rng, QUERY_DIM, BATCH, POSITIONS)
     everything = np.ones((BATCH, POSITIONS), "bool")
 
-    found = attend(layer, x, **{name: everything})
+    outputs = attend(layer, x, **{name: everything})
 
-    assert_close(found, attend(layer, numpy(x)), 1e-6)
+    assert_close(outputs, attend(layer, numpy(x)), 1e-6)
 
 
 @pytest.mark.parametrize("cross", [False, True])

@@ -141,9 +141,9 @@ def test_a_mask_separates_rows_that_shared_a_length(layer, x):
     mask = np.array([True, False])
 
     _, expected = layer(x[:, 0], query_mask=mask, cache=cache)
-    _, found = layer(x[:, 0], query_mask=mask, cache=shared)
+    _, actual = layer(x[:, 0], query_mask=mask, cache=shared)
 
-    assert_close(found, expected, 0)
+    assert_close(actual, expected, 0)
 
 
 def test_implicit_mask_reaches_a_step_with_a_cache(layer, rng):
@@ -182,11 +182,11 @@ def test_loop_over_steps_compiles_for_batches_of_any_size(x, dtype):
     run = compiled(run, [keras.KerasTensor((None, POSITIONS, QUERY_DIM))], xla=True)
     output = ops.transpose(run(ops.convert_to_tensor(x)), (1, 0, 2))
 
-    found, expected = (ops.cast(x, "float32") for x in (output, layer(x)))
+    actual, expected = (ops.cast(x, "float32") for x in (output, layer(x)))
     # The depths of all products, and a rounding of each operand, in both.
     roundings = 2 * (QUERY_DIM + 3 + POSITIONS + 6 + 10)
     bound = 1e-5 if dtype == "float32" else rounding_bound(dtype, roundings)
-    assert_close(found, expected, bound)
+    assert_close(actual, expected, bound)
 
 
 def test_memory_is_projected_once_for_many_steps(rng):
@@ -200,7 +200,7 @@ def test_memory_is_projected_once_for_many_steps(rng):
     )
     for t in range(QUERIES):
         one = slice(t, t + 1)
-        found, _ = layer.step(
+        actual, _ = layer.step(
             query[:, one],
             memory,
             query_mask=given["query_mask"][:, one],
@@ -208,8 +208,8 @@ def test_memory_is_projected_once_for_many_steps(rng):
             average_heads=False,
         )
 
-        assert_close(found["context"], expected[0][:, one])
-        assert_close(found["weights"], expected[1][:, :, one], 1e-6)
+        assert_close(actual["context"], expected[0][:, one])
+        assert_close(actual["weights"], expected[1][:, :, one], 1e-6)
 
 
 @pytest.mark.parametrize("make", [biased, lambda: AdditiveAttention(KEY_DIM)])
@@ -219,8 +219,8 @@ def test_a_memory_that_is_prepared_alone_has_an_implicit_or_explicit_mask(rng, m
 
     memories = make().memory(value), make().memory(value, mask=mask)
 
-    found = numpy([memory["mask"] for memory in memories])
-    np.testing.assert_array_equal(found, [value_ids != 0, mask])
+    masks = numpy([memory["mask"] for memory in memories])
+    np.testing.assert_array_equal(masks, [value_ids != 0, mask])
 
 
 @pytest.mark.parametrize("make", [biased, lambda: AdditiveAttention(KEY_DIM)])

@@ -123,7 +123,7 @@ def test_row_of_minus_infinity_has_no_valid_position(mask, gradients):
 def test_weights_come_back_in_float32_at_least(dtype):
     x = tensor(np.zeros((QUERIES, POSITIONS)), dtype)
     mask = np.ones((1, POSITIONS), "bool")
-    found = [
+    actual = [
         *(weighting(x, m) for weighting in WEIGHTINGS for m in (None, mask)),
         weightings.masked_gumbel_max(x, x),
         weightings.masked_gumbel_softmax(x, x),
@@ -139,7 +139,7 @@ def test_weights_come_back_in_float32_at_least(dtype):
 
     # The dtype of float64 tensors on JAX depends on its configuration.
     expected = "float32" if "16" in dtype else keras.backend.standardize_dtype(x.dtype)
-    assert {keras.backend.standardize_dtype(y.dtype) for y in found} == {expected}
+    assert {keras.backend.standardize_dtype(y.dtype) for y in actual} == {expected}
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -177,9 +177,9 @@ def test_a_masked_query_does_not_change_the_state(query, value):
     padded = np.insert(query, 1, 9.0, axis=1)
     query_mask = np.array([[1, 0, 1, 1]] * BATCH, "bool")
 
-    found = attend(layer, padded, value, query_mask=query_mask)
+    outputs = attend(layer, padded, value, query_mask=query_mask)
 
-    kept = [x[:, [0, 2, 3]] for x in found]
+    kept = [x[:, [0, 2, 3]] for x in outputs]
     assert_close(kept, attend(layer, query, value), 1e-6)
 
 

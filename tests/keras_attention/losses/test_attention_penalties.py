@@ -25,9 +25,9 @@ every_penalty = pytest.mark.parametrize(
     ],
 )
 def test_penalty_of_every_sequence_worked_by_hand(penalty, weights, expected):
-    found = numpy(penalty, np.float32([[weights, weights]]))
+    actual = numpy(penalty, np.float32([[weights, weights]]))
 
-    np.testing.assert_allclose(found, [[expected, expected]], rtol=1e-6)
+    np.testing.assert_allclose(actual, [[expected, expected]], rtol=1e-6)
 
 
 @every_penalty
@@ -70,8 +70,8 @@ def test_targets_are_booleans_or_masses_of_any_size(weights, rng):
 
     for mass in (1e-6, 1.0, 1e6):
         masses = mass * target.astype("float32")
-        found = numpy(ka.attention_supervision, weights, masses)
-        np.testing.assert_allclose(found, of_booleans, rtol=1e-6)
+        outputs = numpy(ka.attention_supervision, weights, masses)
+        np.testing.assert_allclose(outputs, of_booleans, rtol=1e-6)
 
 
 def test_steps_without_a_target_or_masked_teach_nothing(weights, rng, gradients):
@@ -104,9 +104,9 @@ def test_weights_of_zero_cost_much_and_have_finite_gradients(gradients, dtype):
     weights = np.array([[0, 1], [1, smallest], [0, 1]], "float32")
     (gradient,) = gradients(lambda x: ops.sum(loss(x)), [weights])
 
-    found = numpy(loss, weights)
-    assert keras.backend.standardize_dtype(found.dtype) == "float32"
-    assert 2 * 9 < found < 200
+    outputs = numpy(loss, weights)
+    assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
+    assert 2 * 9 < outputs < 200
     assert np.isfinite(gradient).all()
 
 

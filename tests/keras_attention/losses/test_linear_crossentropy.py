@@ -61,9 +61,9 @@ def test_crossentropy_in_blocks_is_that_of_all_logits(
 
     tensors = ops.convert_to_tensor(inputs), ops.convert_to_tensor(embeddings)
     assert float(in_blocks(*tensors)) == pytest.approx(float(at_once(*tensors)), 1e-5)
-    found = gradients(in_blocks, [inputs, embeddings])
+    actual = gradients(in_blocks, [inputs, embeddings])
     expected = gradients(at_once, [inputs, embeddings])
-    assert_close(found, expected)
+    assert_close(actual, expected)
 
 
 def test_a_mask_broadcasts(readout):
@@ -100,11 +100,11 @@ def test_masked_inputs_teach_nothing_whatever_they_hold(readout, gradients, some
     clean = float(loss(token_ids)(ops.convert_to_tensor(inputs), embeddings))
     assert value == clean
     assert (clean > 0) == some
-    found = gradients(loss(dirty_ids), [dirty, embeddings])
+    actual = gradients(loss(dirty_ids), [dirty, embeddings])
     expected = gradients(loss(token_ids), [inputs, embeddings])
-    for gradient, reference in zip(found, expected, strict=True):
+    for gradient, reference in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(gradient, reference)
-    np.testing.assert_array_equal(found[0][~mask], 0.0)
+    np.testing.assert_array_equal(actual[0][~mask], 0.0)
 
 
 def test_weights_that_are_all_negative_teach_in_half_precision(readout, gradients):
@@ -191,8 +191,8 @@ def test_small_gradients_do_not_vanish_in_half_precision(rng, gradients):
     error = relative_error("float16", inputs, embeddings)
     terms = (softmax(inputs @ embeddings.T) + np.eye(words)[token_ids]) / 61
     sums = terms @ np.abs(embeddings), terms.T @ inputs
-    for found, expected, terms in zip(half, exact, sums, strict=True):
-        assert (np.abs(found - expected) <= error * terms).all()
+    for actual, expected, terms in zip(half, exact, sums, strict=True):
+        assert (np.abs(actual - expected) <= error * terms).all()
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,14 @@ def test_impossible_targets_have_a_finite_loss_and_no_gradient(gradients):
     targets = np.array([[1, 2], [2, 1]])
 
     losses = numpy(pointer_crossentropy(targets, LOG_PROBS))
-    (found,) = gradients(
+    (grads,) = gradients(
         lambda x: ops.sum(pointer_crossentropy(targets, x, label_smoothing=0.1)),
         [LOG_PROBS],
     )
 
     assert losses[1, 0] == pytest.approx(-np.log(1e-30))
-    assert np.isfinite(found).all() and (found[1, :, 2] == 0).all()
-    assert (found[:, :, :2] != 0).all()
+    assert np.isfinite(grads).all() and (grads[1, :, 2] == 0).all()
+    assert (grads[:, :, :2] != 0).all()
 
 
 @pytest.mark.parametrize("target", [-1, 3, 7])
@@ -47,12 +47,12 @@ def test_a_target_that_does_not_exist_is_impossible(target, gradients):
     targets = np.array([[1, target], [0, 1]])
 
     losses = numpy(pointer_crossentropy(targets, LOG_PROBS))
-    (found,) = gradients(
+    (grads,) = gradients(
         lambda x: ops.sum(pointer_crossentropy(targets, x)), [LOG_PROBS]
     )
 
     assert losses[0, 1] == pytest.approx(-np.log(1e-30))
-    assert losses[0, 0] == pytest.approx(np.log(4)) and not found[0, 1].any()
+    assert losses[0, 0] == pytest.approx(np.log(4)) and not grads[0, 1].any()
 
 
 def test_masked_targets_do_not_count_whatever_they_hold(gradients):
@@ -61,12 +61,12 @@ def test_masked_targets_do_not_count_whatever_they_hold(gradients):
     log_probs[0, 1], targets[0, 1] = np.nan, -7
 
     losses = numpy(pointer_crossentropy(targets, log_probs, mask, label_smoothing=0.1))
-    (found,) = gradients(
+    (grads,) = gradients(
         lambda x: ops.sum(pointer_crossentropy(targets, x, mask)), [log_probs]
     )
 
     assert losses[0, 1] == 0 and np.isfinite(losses).all()
-    assert np.isfinite(found).all() and not found[0, 1].any()
+    assert np.isfinite(grads).all() and not grads[0, 1].any()
 
 
 def test_the_loss_is_the_mean_over_targets():

@@ -43,24 +43,24 @@ def test_estimate_is_on_average_the_gradient_of_the_lower_bound(
         probability = ops.exp(ops.sum(log_probability, axis=1))
         return ops.sum(ops.stop_gradient(probability) * loss)
 
-    found = gradients(expected_loss, [x.astype("float32") for x in arrays])
+    grads = gradients(expected_loss, [x.astype("float32") for x in arrays])
 
     bounds = finite_differences(lower_bound, *arrays, step=1e-6)
-    assert_close(found, [-bound for bound in bounds], 2e-6)
+    assert_close(grads, [-bound for bound in bounds], 2e-6)
 
 
 def test_loss_of_every_example_follows_the_formula(episodes, gradients):
     layer = ReinforceLoss(reward_weight=0.3, entropy_weight=0.7)
     layer.baseline.assign(-0.5)
 
-    found = numpy(layer, *episodes)
+    actual = numpy(layer, *episodes)
     gradient = gradients(lambda *x: ops.sum(layer(*x)), episodes)
 
     for b in range(BATCH):
         log_likelihood, log_probability, entropy = (x[b].sum() for x in episodes)
         reward = 0.3 * (log_likelihood + 0.5)
         expected = -(log_likelihood + reward * log_probability + 0.7 * entropy)
-        assert found[b] == pytest.approx(expected, rel=1e-5)
+        assert actual[b] == pytest.approx(expected, rel=1e-5)
         # The reward is a constant, the same for all steps.
         for x, slope in zip(gradient, (1, reward, 0.7), strict=True):
             np.testing.assert_allclose(x[b], [-slope] * STEPS, rtol=1e-5)
@@ -77,11 +77,11 @@ def test_steps_may_be_summed_already(episodes):
     mask = np.array([[1, 1, 0], [1, 0, 0]], "bool")
     summed = [np.where(mask, x, 0).sum(axis=1) for x in episodes]
 
-    found = numpy(layer, *episodes, mask=mask)
+    outputs = numpy(layer, *episodes, mask=mask)
 
-    np.testing.assert_allclose(found, numpy(layer, *summed), rtol=1e-6)
+    np.testing.assert_allclose(outputs, numpy(layer, *summed), rtol=1e-6)
     mixed = numpy(layer, summed[0], *episodes[1:], mask=mask)
-    np.testing.assert_allclose(found, mixed, rtol=1e-6)
+    np.testing.assert_allclose(outputs, mixed, rtol=1e-6)
 
 
 def test_masked_steps_are_not_rewarded_whatever_they_hold(episodes, gradients):
@@ -107,10 +107,10 @@ def test_soft_examples_are_no_part_of_the_estimate(episodes, gradients):
     expected[1] = -(likelihood + layer.entropy_weight * entropy)
     episodes[1][1] = -np.inf
 
-    found = numpy(layer, *episodes, sampled=sampled, training=True)
+    actual = numpy(layer, *episodes, sampled=sampled, training=True)
     gradient = gradients(lambda *x: ops.sum(layer(*x, sampled=sampled)), episodes)
 
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
     assert float(layer.baseline) == pytest.approx(0.1 * episodes[0][0].sum(), rel=1e-5)
     assert (gradient[1][1] == 0).all()
     assert (gradient[1][0] != 0).all()

@@ -32,9 +32,9 @@ def test_half_precision_is_summed_in_float32(dtype):
     loss = ka.sequence_crossentropy(np.array([3]), logits)
     spread = ka.sequence_crossentropy(np.array([3]), logits, label_smoothing=0.1)
 
-    for found in (loss, spread):
-        assert keras.backend.standardize_dtype(found.dtype) == "float32"
-        assert float(found[0]) == pytest.approx(np.log(words), rel=1e-6)
+    for value in (loss, spread):
+        assert keras.backend.standardize_dtype(value.dtype) == "float32"
+        assert float(value[0]) == pytest.approx(np.log(words), rel=1e-6)
 
 
 def test_float64_is_kept(sentences):
@@ -90,9 +90,9 @@ def test_reductions_leave_out_padding(sentences, reduction, expected):
     logits[PADDED == 0] = np.nan
     loss = ka.SequenceCrossentropy(pad=0, label_smoothing=0.1, reduction=reduction)
 
-    found = numpy(loss, PADDED, logits)
+    actual = numpy(loss, PADDED, logits)
 
-    np.testing.assert_allclose(found, expected(losses), rtol=1e-6)
+    np.testing.assert_allclose(actual, expected(losses), rtol=1e-6)
 
 
 @pytest.mark.parametrize("pad", [None, -1])
@@ -121,13 +121,13 @@ def test_sample_weights_are_of_sentences_or_of_tokens(rng):
         share = weight[:, None] if weight.ndim == 1 else weight
         share = share * (token_ids != 0)
 
-        found = loss(token_ids, logits, sample_weight=weight)
+        actual = loss(token_ids, logits, sample_weight=weight)
         # With one more axis, as Keras has them.
         again = loss(token_ids[..., None], logits, sample_weight=weight[..., None])
 
         expected = (losses * share).sum() / share.sum()
-        assert float(found) == pytest.approx(expected, rel=1e-5)
-        assert float(again) == float(found)
+        assert float(actual) == pytest.approx(expected, rel=1e-5)
+        assert float(again) == float(actual)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 1), (3, 2), (2, 3, 3)])
@@ -183,11 +183,11 @@ def test_loss_in_compile_honours_the_mask_of_the_model(sentences, seeded):
     model.compile("adam", loss=ka.SequenceCrossentropy())
 
     losses = loss_of(token_ids, model.predict(inputs, verbose=0))
-    found = model.evaluate(inputs, token_ids, verbose=0)
+    evaluated = model.evaluate(inputs, token_ids, verbose=0)
     history = model.fit(inputs, token_ids, epochs=2, verbose=0).history["loss"]
 
-    assert found == pytest.approx(losses[inputs != 0].mean(), rel=1e-5)
-    assert history[1] < history[0] == pytest.approx(found, rel=1e-5)
+    assert evaluated == pytest.approx(losses[inputs != 0].mean(), rel=1e-5)
+    assert history[1] < history[0] == pytest.approx(evaluated, rel=1e-5)
 
 
 def test_loss_is_rebuilt_from_its_config():
@@ -208,10 +208,10 @@ def test_half_precision_does_not_mix_up_tokens(floatx, set_floatx):
     logits[..., 2501] = 10
     set_floatx(floatx)
 
-    found = ka.SequenceCrossentropy(pad=2500)(np.array([[2501]]), logits)
+    value = ka.SequenceCrossentropy(pad=2500)(np.array([[2501]]), logits)
 
-    assert keras.backend.standardize_dtype(found.dtype) == "float32"
-    assert float(found) == pytest.approx(np.log1p(2502 * np.exp(-10)), rel=1e-4)
+    assert keras.backend.standardize_dtype(value.dtype) == "float32"
+    assert float(value) == pytest.approx(np.log1p(2502 * np.exp(-10)), rel=1e-4)
 
 
 @pytest.mark.parametrize("reduction", ["mean_with_sample_weight", "sum", None])
@@ -224,10 +224,10 @@ def test_masked_values_may_be_nan(sentences, reduction):
     weights[0, 1] = 0
 
     loss = ka.SequenceCrossentropy(reduction=reduction)
-    found = ops.convert_to_numpy(loss(token_ids, logits, sample_weight=weights))
+    actual = ops.convert_to_numpy(loss(token_ids, logits, sample_weight=weights))
     means = {None: expected, "sum": expected.sum()}
     wanted = means.get(reduction, expected.sum() / weights.sum())
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-6)
 
 
 def test_all_tokens_are_divided_by_whatever_masks_them(sentences):

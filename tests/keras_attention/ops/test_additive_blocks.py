@@ -51,11 +51,11 @@ def test_half_precision_is_rounded_at_the_end_alone(arrays, dtype):
     half = [ops.cast(x, dtype) for x in arrays]
     exact = large_scores(*(ops.cast(x, "float32") for x in half))
 
-    found = large_scores(*half)
+    scores = large_scores(*half)
 
-    assert keras.backend.standardize_dtype(found.dtype) == dtype
+    assert keras.backend.standardize_dtype(scores.dtype) == dtype
     rounded = ops.cast(exact, dtype)
-    assert_close(ops.cast(found, "float32"), ops.cast(rounded, "float32"), 0)
+    assert_close(ops.cast(scores, "float32"), ops.cast(rounded, "float32"), 0)
 
 
 @needs_tensorflow
@@ -100,8 +100,8 @@ def test_a_large_hidden_layer_is_one_loop_in_a_graph(arrays, monkeypatch, batch,
     relative = 1e-5 if dtype == "float32" else rounding_bound(dtype, 1)
     for x, wanted in zip([scores, *gradients], by_the_formula(arrays), strict=True):
         assert x.dtype == dtype
-        found = tf.cast(x, "float32")
-        np.testing.assert_allclose(found, wanted, rtol=1.01 * relative, atol=1e-5)
+        results = tf.cast(x, "float32")
+        np.testing.assert_allclose(results, wanted, rtol=1.01 * relative, atol=1e-5)
 
 
 @pytest.fixture
@@ -152,9 +152,9 @@ def test_blocks_give_the_scores_and_the_gradients_of_the_formula(
             scores = _of_unknown_length(query, keys, scale)
         return ops.sum(ops.multiply(scores, upstream))
 
-    found = [scores_of(*arrays), *gradients(total, arrays)]
+    scores_and_grads = [scores_of(*arrays), *gradients(total, arrays)]
 
-    assert_close(found, by_the_formula(arrays, upstream))
+    assert_close(scores_and_grads, by_the_formula(arrays, upstream))
 
 
 @needs_tensorflow
@@ -194,11 +194,11 @@ def test_blocks_are_exact_for_numbers_of_any_size(blocks, size, rng):
     query, keys = query.astype("float32"), keys.astype("float32")
     scale = rng.normal(size=UNITS).astype("float32")
 
-    found = scores_of(query, keys, scale)
+    scores = scores_of(query, keys, scale)
 
     # The exact result is the sum of the float32 numbers, rounded once.
     hidden = np.tanh(query[:, :, None] + keys[:, None], dtype="float64")
-    np.testing.assert_allclose(found, hidden @ scale, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(scores, hidden @ scale, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", quick_first(["float16", "bfloat16"]))
@@ -211,7 +211,7 @@ def test_blocks_sum_up_half_precision_exactly(arrays, blocks, gradients, dtype):
     for gradient in gradients(total, arrays):
         assert np.isfinite(gradient).all()
     half = [ops.cast(x, dtype) for x in arrays]
-    found = numpy(ops.cast(large_scores(*half), "float32"))
+    outputs = numpy(ops.cast(large_scores(*half), "float32"))
     exact, *_ = by_the_formula(numpy([ops.cast(x, "float32") for x in half]))
     bound = 1.01 * rounding_bound(dtype, 1)
-    np.testing.assert_allclose(found, exact, rtol=bound, atol=1e-5)
+    np.testing.assert_allclose(outputs, exact, rtol=bound, atol=1e-5)

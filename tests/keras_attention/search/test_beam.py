@@ -121,14 +121,14 @@ def test_a_limit_ends_the_search_as_a_shorter_one_would(early_stopping, number, 
         return beam_search(make_step(table), state, limit=limit, **options)
 
     for limit in (1, 3, LENGTH + 1):
-        found = numpy(run(*to_tensors((table, state)), number(limit)))
+        actual = numpy(run(*to_tensors((table, state)), number(limit)))
         length = min(limit, LENGTH)
         expected = run_beam(table, state, max_length=length, **early)
         for name, empty in (("token_ids", END), ("token_log_probs", 0), ("weights", 0)):
-            assert (found[name][:, :, length:] == empty).all()
-            found[name] = found[name][:, :, :length]
-        assert_agree(found, expected)
-        assert (found["lengths"] == length).any()
+            assert (actual[name][:, :, length:] == empty).all()
+            actual[name] = actual[name][:, :, :length]
+        assert_agree(actual, expected)
+        assert (actual["lengths"] == length).any()
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="has no graphs")
@@ -170,13 +170,13 @@ def test_every_row_may_have_a_limit_of_its_own(options):
     def run(table, state, limit):
         return beam_search(make_step(table, ATTENTION), state, limit=limit, **options)
 
-    found = numpy(run(*to_tensors((table, state, limits))))
+    actual = numpy(run(*to_tensors((table, state, limits))))
     for row, limit in enumerate(limits):
         expected = run(*to_tensors((table, state, limit)))
         own = tree.map_structure(lambda x, row=row: x[row : row + 1], expected)
-        here = {name: x[row : row + 1] for name, x in found.items()}
+        here = {name: x[row : row + 1] for name, x in actual.items()}
         assert_agree(here, numpy(own))
-    assert (found["lengths"].max(axis=1) == np.minimum(limits, LENGTH)).all()
+    assert (actual["lengths"].max(axis=1) == np.minimum(limits, LENGTH)).all()
 
 
 def test_nested_state_of_several_ranks_and_dtypes_moves_together():

@@ -40,9 +40,9 @@ from attention_testing.search.reference import (
     ],
 )
 def test_banned_tokens_may_come_from_anything_that_holds_them(hold, how):
-    found = searched(ka.greedy_search, [ka.Ban(hold(BANNED))], how=how)
+    result = searched(ka.greedy_search, [ka.Ban(hold(BANNED))], how=how)
 
-    assert_agree(found, searched(ka.greedy_search, [ka.Ban(list(BANNED))]))
+    assert_agree(result, searched(ka.greedy_search, [ka.Ban(list(BANNED))]))
 
 
 @pytest.mark.parametrize("banned", [np.int64(3), np.array(3), "tensor"])
@@ -81,10 +81,10 @@ def test_allowed_tokens_may_repeat(n, allowed):
 
     constraints = [ka.Ban([FEW_WORDS - 1]), ka.NoRepeatNgrams(n, allowed)]
     options = {"start": 2, "end": FEW_WORDS - 1, "max_length": 4}
-    found = ka.greedy_search(
+    result = ka.greedy_search(
         step, np.zeros((1, 1), "float32"), constraints=constraints, **options
     )
-    tokens = numpy(found)["token_ids"][0, 0].tolist()
+    tokens = numpy(result)["token_ids"][0, 0].tolist()
     grams = [tokens[i : i + n] for i in range(len(tokens) - n + 1)]
     repeated = {gram[-1] for i, gram in enumerate(grams) if gram in grams[:i]}
     assert repeated <= set(allowed)
@@ -117,14 +117,14 @@ def test_constraints_hold_for_every_hypothesis(constraints):
         assert_sound(greedy, table, state, beam_size=1, length_penalty=0)
         assert_sound(drawn, table, state, length_penalty=0, drawn=True)
         for row in range(BATCH):
-            found = plain[row][0]
-            assert hypotheses(beam, row) == found + [()] * (BEAM - len(found))
+            sequence = plain[row][0]
+            assert hypotheses(beam, row) == sequence + [()] * (BEAM - len(sequence))
             assert hypotheses(greedy, row) == plain_greedy[row][0]
             for tokens in hypotheses(drawn, row):
                 for t, token in enumerate(tokens):
                     assert is_allowed(tokens[:t], token, row, **constraints)
             free = plain_beam_search(table, state, row, **options)
-            different += free[0] != found
+            different += free[0] != sequence
     assert different >= 2, "the example is too easy"
 
 
@@ -132,9 +132,9 @@ def test_constraints_hold_for_every_hypothesis(constraints):
 def test_a_prefix_may_hold_integers_of_any_kind(dtype):
     prefix = np.array([[3], [4]], dtype)
 
-    found = searched(ka.beam_search, [ka.Prefix(prefix)])
+    result = searched(ka.beam_search, [ka.Prefix(prefix)])
 
-    assert (found["token_ids"][:, :, 0] == prefix).all()
+    assert (result["token_ids"][:, :, 0] == prefix).all()
 
 
 def few_words(seed):
@@ -196,21 +196,21 @@ def searched(search, constraints, how=eagerly, **options):
 
 @pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search])
 def test_the_state_of_a_constraint_follows_its_hypothesis(search):
-    found = searched(search, [NoRepeatedToken()])
+    result = searched(search, [NoRepeatedToken()])
 
-    assert_agree(found, searched(search, [ka.NoRepeatNgrams(1)]))
-    assert not np.array_equal(found["token_ids"], searched(search, [])["token_ids"])
+    assert_agree(result, searched(search, [ka.NoRepeatNgrams(1)]))
+    assert not np.array_equal(result["token_ids"], searched(search, [])["token_ids"])
 
 
 def test_a_prefix_overrides_constraints_that_follow_it():
     prefix = np.array([[3, END, 3], [END, 4, 4]])
     others = [ka.Ban([3]), ka.MinLength(3), ka.NoRepeatNgrams(1)]
 
-    found = searched(ka.greedy_search, [ka.Prefix(prefix), *others])
+    result = searched(ka.greedy_search, [ka.Prefix(prefix), *others])
 
-    assert found["token_ids"][0, 0, :2].tolist() == [3, END]
-    assert found["token_ids"][1, 0, 0] == END
-    assert_agree(found, searched(ka.greedy_search, [*others, ka.Prefix(prefix)]))
+    assert result["token_ids"][0, 0, :2].tolist() == [3, END]
+    assert result["token_ids"][1, 0, 0] == END
+    assert_agree(result, searched(ka.greedy_search, [*others, ka.Prefix(prefix)]))
 
 
 @pytest.mark.parametrize(
@@ -241,12 +241,12 @@ def test_a_constraint_must_define_mask():
 
 @pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search])
 def test_a_minimum_length_may_differ_from_row_to_row(search):
-    found = searched(search, [ka.MinLength(np.array([2, LENGTH]))])
+    result = searched(search, [ka.MinLength(np.array([2, LENGTH]))])
 
     for row, min_length in enumerate((2, LENGTH)):
         same = searched(search, [ka.MinLength(min_length)])
-        np.testing.assert_array_equal(found["token_ids"][row], same["token_ids"][row])
-        assert (found["lengths"][row] >= min_length).all()
+        np.testing.assert_array_equal(result["token_ids"][row], same["token_ids"][row])
+        assert (result["lengths"][row] >= min_length).all()
 
 
 @pytest.mark.parametrize(
@@ -281,9 +281,9 @@ class EndsInTime(ka.Constraint):
 @pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search])
 def test_a_constraint_receives_the_number_of_remaining_tokens(search):
     for limit in (None, np.array([3, 4])):
-        found = searched(search, [ka.MinLength(3), EndsInTime()], limit=limit)
+        result = searched(search, [ka.MinLength(3), EndsInTime()], limit=limit)
         for row, longest in enumerate((LENGTH, LENGTH) if limit is None else limit):
-            for tokens in hypotheses(found, row):
+            for tokens in hypotheses(result, row):
                 assert not tokens or tokens[-1] == END
                 assert len(tokens) <= longest
 
@@ -304,14 +304,14 @@ def test_required_tokens_occur_exactly_once_and_the_others_never(search, how):
     required = np.array([[True, False, True], [False, True, False]])
     longest = LENGTH + 4
 
-    found = searched(
+    result = searched(
         search, [ka.ExactlyOnce(COPIED, required)], how=how, max_length=longest
     )
 
     free = searched(search, [], max_length=longest)
-    assert not np.array_equal(found["token_ids"], free["token_ids"])
+    assert not np.array_equal(result["token_ids"], free["token_ids"])
     for row in range(BATCH):
-        for tokens in hypotheses(found, row):
+        for tokens in hypotheses(result, row):
             assert tokens and (tokens[-1] == END or len(tokens) == longest)
             counts = [tokens.count(token) for token in COPIED]
             assert counts == required[row].astype(int).tolist()
@@ -322,10 +322,12 @@ def test_a_short_hypothesis_begins_with_the_required_tokens(search):
     # There is room for the required tokens and the end alone.
     required = np.array([[True, False, True], [False, True, False]])
 
-    found = searched(search, [ka.ExactlyOnce(COPIED, required)], limit=np.array([3, 2]))
+    result = searched(
+        search, [ka.ExactlyOnce(COPIED, required)], limit=np.array([3, 2])
+    )
 
-    assert {frozenset(x[:2]) for x in hypotheses(found, 0)} == {frozenset({4, 9})}
-    assert {x[0] for x in hypotheses(found, 1)} == {7}
+    assert {frozenset(x[:2]) for x in hypotheses(result, 0)} == {frozenset({4, 9})}
+    assert {x[0] for x in hypotheses(result, 1)} == {7}
 
 
 @pytest.mark.parametrize(
@@ -369,8 +371,8 @@ def test_an_ngram_does_not_follow_itself_more_often_than_allowed(search, how, cy
         searching = how(
             lambda state: search(step, state, constraints=constraints, **options)
         )
-        found = numpy(searching(ops.convert_to_tensor(state)))
-        return [tuple(x) for x in found["token_ids"][:, 0].tolist()]
+        outputs = numpy(searching(ops.convert_to_tensor(state)))
+        return [tuple(x) for x in outputs["token_ids"][:, 0].tolist()]
 
     assert all(loops(tokens, len(cycle), 3) for tokens in run([]))
     assert not any(loops(tokens, 3, 3) for tokens in run([ka.NoLoops(3, 3)]))

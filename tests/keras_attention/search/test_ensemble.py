@@ -85,8 +85,8 @@ def test_wide_beam_finds_what_enumeration_of_the_average_finds(combine):
         possible = [tokens for tokens, total in totals.items() if total > -np.inf]
         possible.sort(key=totals.get, reverse=True)
         assert hypotheses(result, row)[: len(possible)] == possible
-        found = result["log_probs"][row, : len(possible)]
-        np.testing.assert_allclose(found, [totals[x] for x in possible], rtol=1e-5)
+        log_probs = result["log_probs"][row, : len(possible)]
+        np.testing.assert_allclose(log_probs, [totals[x] for x in possible], rtol=1e-5)
 
 
 def test_attention_weights_are_the_mean_over_the_models():
@@ -107,10 +107,10 @@ def test_states_may_be_a_tuple():
     table, state = language(7)
     step = ensemble_step([make_step(ops.convert_to_tensor(table))] * 2)
 
-    found = numpy(greedy_search(step, (to_tensors(state),) * 2, **REQUIRED))
+    result = numpy(greedy_search(step, (to_tensors(state),) * 2, **REQUIRED))
 
     alone = run_greedy(table, state)
-    np.testing.assert_array_equal(found["token_ids"], alone["token_ids"])
+    np.testing.assert_array_equal(result["token_ids"], alone["token_ids"])
 
 
 @COMBINE
@@ -178,6 +178,6 @@ def test_models_of_other_shapes_are_named():
 
 def test_a_size_may_be_unknown():
     step = ensemble_step([step_of(11, x, keras.KerasTensor) for x in (7, None)])
-    found, _, weights = step(keras.KerasTensor((BATCH, 1), "int32"), [{}, {}])
+    outputs, _, weights = step(keras.KerasTensor((BATCH, 1), "int32"), [{}, {}])
 
-    assert found.shape == (BATCH, 1, 11) and weights.shape[:2] == (BATCH, 1)
+    assert outputs.shape == (BATCH, 1, 11) and weights.shape[:2] == (BATCH, 1)

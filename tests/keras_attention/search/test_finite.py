@@ -51,13 +51,13 @@ def found_by(search, step, state):
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_token_that_is_not_finite_is_impossible(name, bad):
     impossible = table(at={(0, BEST): -np.inf})
-    found = run(SEARCHES[name], table(at={(0, BEST): bad}), impossible)
+    output = run(SEARCHES[name], table(at={(0, BEST): bad}), impossible)
 
-    assert found["finite"].tolist() == [False, True]
-    for result in (found[x] for x in found if x != "finite"):
+    assert output["finite"].tolist() == [False, True]
+    for result in (output[x] for x in output if x != "finite"):
         np.testing.assert_array_equal(result[0], result[1])
-    assert (found["token_ids"][0, :, 0] != BEST).all()
-    assert (found["lengths"] > 0).all()
+    assert (output["token_ids"][0, :, 0] != BEST).all()
+    assert (output["lengths"] > 0).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
@@ -67,15 +67,15 @@ def test_a_dead_end_leaves_no_hypothesis(name, bad):
     at = {(0, token): -np.inf for token in (0, 1, END)}
     at |= {(before, after): bad for before in (BEST, OTHER) for after in range(5)}
 
-    found = run(SEARCHES[name], table(at=at), table())
+    output = run(SEARCHES[name], table(at=at), table())
 
-    assert found["finite"].tolist() == [not np.isnan(bad), True]
-    assert (found["lengths"][0] == 0).all()
-    assert (found["scores"][0] == -1e9).all()
-    assert (found["token_ids"][0] == END).all()
+    assert output["finite"].tolist() == [not np.isnan(bad), True]
+    assert (output["lengths"][0] == 0).all()
+    assert (output["scores"][0] == -1e9).all()
+    assert (output["token_ids"][0] == END).all()
     for key in ("weights", "token_log_probs"):
-        assert (found[key][0] == 0).all()
-    assert found["lengths"][1, 0] > 0
+        assert (output[key][0] == 0).all()
+    assert output["lengths"][1, 0] > 0
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -84,10 +84,10 @@ def test_steps_after_the_end_may_compute_anything(name):
     at = {(0, token): -np.inf for token in range(4)}
     at |= {(END, token): np.nan for token in range(5)}
 
-    found = run(SEARCHES[name], table(at=at), table())
+    output = run(SEARCHES[name], table(at=at), table())
 
-    assert found["finite"].tolist() == [True, True]
-    assert found["lengths"][0, 0] == 1
+    assert output["finite"].tolist() == [True, True]
+    assert output["lengths"][0, 0] == 1
 
 
 @pytest.mark.parametrize("combine", ["probabilities", "log-probabilities"])
@@ -95,7 +95,7 @@ def test_an_ensemble_reports_what_is_not_finite(combine):
     joint = ensemble_step([step, step], combine=combine)
     tables = np.stack([table(at={(0, BEST): np.nan}), table()])
 
-    found = found_by(greedy_search, joint, [tables, tables[[1, 1]]])
+    result = found_by(greedy_search, joint, [tables, tables[[1, 1]]])
 
-    assert found["finite"].tolist() == [False, True]
-    assert found["token_ids"][:, 0, 0].tolist() == [OTHER, BEST]
+    assert result["finite"].tolist() == [False, True]
+    assert result["token_ids"][:, 0, 0].tolist() == [OTHER, BEST]

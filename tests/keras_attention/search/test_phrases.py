@@ -76,30 +76,30 @@ def rows(count):
 @pytest.mark.parametrize("seed", quick_first([3, 5]))
 def test_every_hypothesis_contains_its_phrases_and_ends(name, seed):
     # One token remains free: the phrases have three and two tokens, and the end one.
-    found, table, state = searched(name, PHRASES, seed=seed, max_length=7)
+    result, table, state = searched(name, PHRASES, seed=seed, max_length=7)
 
     for row, phrases in enumerate(PHRASES):
-        pairs = zip(hypotheses(found, row), found["log_probs"][row], strict=True)
+        pairs = zip(hypotheses(result, row), result["log_probs"][row], strict=True)
         for tokens, total in pairs:
             assert tokens or phrases
             if tokens:
                 assert all(contains(tokens, phrase) for phrase in phrases), tokens
                 assert total == pytest.approx(log_prob(table, state, row, tokens), 1e-5)
-    assert found["lengths"][0, 0] > 0
+    assert result["lengths"][0, 0] > 0
     if name in ("beam", "groups"):
-        assert hypotheses(found, 0)[0][-1] == END
+        assert hypotheses(result, 0)[0][-1] == END
 
 
 def test_a_beam_of_all_hypotheses_finds_the_best_of_all_sequences():
     phrases, length = [[[3, 0], [1]]], 5
     options = {"max_length": length, "beam_size": 300, "length_penalty": 0}
-    found, table, state = searched(ka.beam_search, phrases, **options)
+    result, table, state = searched(ka.beam_search, phrases, **options)
 
     finished = finished_hypotheses(SMALL, length)
     allowed = [x for x in finished if all(contains(x, p) for p in phrases[0])]
     allowed.sort(key=lambda x: -log_prob(table, state, 0, x))
 
-    assert hypotheses(found, 0)[: len(allowed)] == allowed
+    assert hypotheses(result, 0)[: len(allowed)] == allowed
 
 
 class Plain:
@@ -173,30 +173,30 @@ def test_the_beam_is_divided_by_progress(seed):
     phrases = [[(3, 3, 0), (0, 1)], [(1,), (1, 4)]]
     sizes = {"max_length": 8, "beam_size": BEAM}
     options = {"seed": seed, "size": 5, "length_penalty": 0, **sizes}
-    found, table, state = searched(ka.beam_search, phrases, **options)
+    actual, table, state = searched(ka.beam_search, phrases, **options)
 
     for row in range(2):
         plain = plain_allocation(table, state, row, phrases[row], **sizes)
         expected, closest = plain
         if closest > 1e-4:
-            assert hypotheses(found, row)[: len(expected)] == expected
+            assert hypotheses(actual, row)[: len(expected)] == expected
 
 
 def test_rows_without_phrases_are_those_of_a_search_without_the_constraint():
     table, state = language(3)
-    found, *_ = searched("beam", [[[3]], []], size=table.shape[-1], max_length=5)
+    result, *_ = searched("beam", [[[3]], []], size=table.shape[-1], max_length=5)
 
     plain = run_beam(table, state, length_penalty=1.0)
     for name, values in plain.items():
-        np.testing.assert_array_equal(found[name][1], values[1], err_msg=name)
+        np.testing.assert_array_equal(result[name][1], values[1], err_msg=name)
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam"])
 def test_phrases_override_constraints_that_do_not_override(name):
     others = [ka.Ban([3]), ka.NoRepeatNgrams(1), ka.MinLength(5)]
-    found, *_ = searched(name, [[[3, 3, 0]]], others=others, max_length=7)
+    result, *_ = searched(name, [[[3, 3, 0]]], others=others, max_length=7)
 
-    tokens = hypotheses(found, 0)[0]
+    tokens = hypotheses(result, 0)[0]
     assert contains(tokens, (3, 3, 0)) and len(tokens) >= 5
 
 
@@ -204,20 +204,20 @@ def test_phrases_override_constraints_that_do_not_override(name):
 def test_a_prefix_overrides_phrases_in_any_order(reverse):
     constraints = [ka.RequiredPhrases([[[3, 0]]]), ka.Prefix(np.array([[1, 3]]))]
 
-    found = constrained(
+    result = constrained(
         ka.beam_search, constraints[::-1] if reverse else constraints, rows(1)
     )
 
-    for tokens in filter(None, hypotheses(found, 0)):
+    for tokens in filter(None, hypotheses(result, 0)):
         assert tokens[:2] == (1, 3) and contains(tokens, (3, 0))
 
 
 def test_phrases_fit_into_the_limit_of_their_row():
     limit = np.array([4, 6], "int32")
-    found, *_ = searched("beam", [[[3, 3, 0]], [[0, 1]]], limit=limit)
+    result, *_ = searched("beam", [[[3, 3, 0]], [[0, 1]]], limit=limit)
 
-    assert hypotheses(found, 0)[0] == (3, 3, 0, END)
-    assert contains(hypotheses(found, 1)[0], (0, 1))
+    assert hypotheses(result, 0)[0] == (3, 3, 0, END)
+    assert contains(hypotheses(result, 1)[0], (0, 1))
 
 
 def test_some_tokens_do_not_follow_a_phrase_directly():
@@ -239,25 +239,27 @@ def test_some_tokens_do_not_follow_a_phrase_directly():
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_phrase_does_not_follow_another_directly_while_tokens_remain(name):
-    def found(phrases, not_followed_by):
+    def hypotheses_with(phrases, not_followed_by):
         required = ka.RequiredPhrases([phrases], not_followed_by=not_followed_by)
         result = constrained(name, [required], rows(1))
         tokens = list(filter(None, hypotheses(result, 0)))
         assert tokens and all(contains(x, p) for x in tokens for p in phrases)
         return tokens
 
-    for tokens in found([[0], [3]], [3]):
+    for tokens in hypotheses_with([[0], [3]], [3]):
         assert tokens[tokens.index(0) + 1] != 3
     # The phrases have as many tokens as there are.
-    assert {tokens[-1] for tokens in found([[0], [3], [1, 1, 1]], [0, 1, 3])} == {END}
+    assert {
+        tokens[-1] for tokens in hypotheses_with([[0], [3], [1, 1, 1]], [0, 1, 3])
+    } == {END}
 
 
 def test_a_longer_phrase_continues_after_a_shorter_one():
     required = ka.RequiredPhrases([[[0], [0, 3, 1]]], not_followed_by=[3])
 
-    found = constrained(ka.beam_search, [required], rows(1))
+    result = constrained(ka.beam_search, [required], rows(1))
 
-    assert any(tokens[:3] == (0, 3, 1) for tokens in hypotheses(found, 0))
+    assert any(tokens[:3] == (0, 3, 1) for tokens in hypotheses(result, 0))
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam"])
@@ -265,17 +267,17 @@ def test_a_token_that_the_model_rules_out_leaves_no_hypothesis(name):
     state = rows(2)
     state["offset"][:, 3] = -np.inf, np.nan
 
-    found = constrained(name, [ka.RequiredPhrases([[[3]], [[3]]])], state)
+    result = constrained(name, [ka.RequiredPhrases([[[3]], [[3]]])], state)
 
-    assert (found["lengths"] == 0).all()
-    assert found["finite"].tolist() == [True, False]
+    assert (result["lengths"] == 0).all()
+    assert result["finite"].tolist() == [True, False]
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam"])
 def test_no_rows_give_no_rows(name):
-    found, *_ = searched(name, np.zeros((0, 2, 3), "int32"), how=quickly)
+    result, *_ = searched(name, np.zeros((0, 2, 3), "int32"), how=quickly)
 
-    assert found["token_ids"].shape[0] == 0
+    assert result["token_ids"].shape[0] == 0
 
 
 def beam_of(table, state, *constraints):
@@ -304,8 +306,8 @@ def test_a_graph_takes_phrases_of_any_sizes(jit_compile, sizes):
     others = [phrases[:, 1:, :2], phrases[:, :0], phrases[..., :0]]
     for given in (phrases, *([] if 2 in sizes else others)):
         expected, _, state = searched("beam", given, max_length=7)
-        found = numpy(search(given, state["code"]))
-        np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
+        actual = numpy(search(given, state["code"]))
+        np.testing.assert_array_equal(actual["token_ids"], expected["token_ids"])
 
 
 @pytest.mark.exhaustive
@@ -315,10 +317,10 @@ def test_phrases_of_a_queue_follow_their_rows():
     constraints = {"constraints": lambda memory: [ka.RequiredPhrases(memory)]}
     options = {"start": START, "end": END, "max_length": LENGTH, **constraints}
     queue = ka.BeamSearchQueue(lambda memory: make_step(table), batch_size=2, **options)
-    found = queue(phrases, state)
+    actual = queue(phrases, state)
 
     expected, *_ = searched(ka.beam_search, phrases, beam_size=5)
-    np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
+    np.testing.assert_array_equal(actual["token_ids"], expected["token_ids"])
 
 
 @pytest.mark.parametrize(
@@ -362,9 +364,9 @@ def test_a_phrase_begins_after_a_number_of_tokens(name):
     begins_at = np.array([[1, 5], [1, 1], [-1, -1]])
     required = ka.RequiredPhrases(phrases, begins_at=begins_at)
 
-    found = constrained(name, [required], rows(3), max_length=14)
+    result = constrained(name, [required], rows(3), max_length=14)
 
-    first, second, third = (hypotheses(found, row) for row in range(3))
+    first, second, third = (hypotheses(result, row) for row in range(3))
     assert first[0] and second[0] and third[0]
     for tokens in filter(None, first):
         # By chance, the free token may be the first one of the phrase.
@@ -383,8 +385,8 @@ def test_no_hypothesis_contains_a_banned_phrase(name, seed):
 
     def find(banned):
         constraints = [ka.BannedPhrases(banned), ka.MinLength(4)]
-        found = constrained(name, constraints, state, seed=seed)
-        return [list(filter(None, hypotheses(found, row))) for row in range(2)]
+        result = constrained(name, constraints, state, seed=seed)
+        return [list(filter(None, hypotheses(result, row))) for row in range(2)]
 
     free = find([[], []])
     # The first phrase is what the search finds, and the second overlaps with itself.
@@ -395,8 +397,8 @@ def test_no_hypothesis_contains_a_banned_phrase(name, seed):
     assert other == free[1]
     # A phrase that is required overrides.
     both = [ka.BannedPhrases([[[3, 0]], []]), ka.RequiredPhrases([[[3, 0]], []])]
-    found = constrained(name, both, state, seed=seed)
-    assert all(contains(x, (3, 0)) for x in filter(None, hypotheses(found, 0)))
+    result = constrained(name, both, state, seed=seed)
+    assert all(contains(x, (3, 0)) for x in filter(None, hypotheses(result, 0)))
 
 
 @needs_tensorflow
@@ -412,8 +414,8 @@ def test_a_graph_of_one_row_takes_any_number_of_phrases():
     for count in (1, 2, 0):
         phrases = np.array([[[3, 0], [1, -1]][:count]], "int32").reshape(1, count, 2)
         begins = np.array([[2, 0][:count]], "int32")
-        found = numpy(run(phrases, begins, np.full((1, 1, 1), 3, "int32")))
-        tokens = hypotheses(found, 0)[0]
+        outputs = numpy(run(phrases, begins, np.full((1, 1, 1), 3, "int32")))
+        tokens = hypotheses(outputs, 0)[0]
         assert tokens.count(3) == (count > 0)
         assert not count or tokens[2:4] == (3, 0)
         assert count < 2 or tokens[0] == 1

@@ -101,11 +101,11 @@ def all_at_once(options):
     ],
 )
 def test_a_list_finds_what_its_rows_find(options, how):
-    found = queue_of(options, how)(*long_list(), **BY_ROW[options])
+    actual = queue_of(options, how)(*long_list(), **BY_ROW[options])
 
     expected = all_at_once(options)
-    assert_agree(found, expected)
-    assert len(set(found["lengths"][:, 0])) > 2, "the example is too easy"
+    assert_agree(actual, expected)
+    assert len(set(actual["lengths"][:, 0])) > 2, "the example is too easy"
 
 
 def test_constraints_hold_in_all_rounds():
@@ -119,10 +119,10 @@ def test_constraints_hold_in_all_rounds():
 
 @pytest.mark.parametrize("rows", [1, PLACES, PLACES + 1])
 def test_short_lists_leave_places_empty(rows):
-    found = queue_of("plain", compiled)(*short_list(rows))
+    actual = queue_of("plain", compiled)(*short_list(rows))
 
     expected = all_at_once("plain")
-    assert_agree(found, {name: x[:rows] for name, x in expected.items()})
+    assert_agree(actual, {name: x[:rows] for name, x in expected.items()})
 
 
 @pytest.mark.skipif(
@@ -150,11 +150,11 @@ def test_short_rows_do_not_wait_for_the_longest(long_rows, at_most):
 
     options = {**REQUIRED, "max_length": 11, "length_penalty": 0.0}
     queue = ka.BeamSearchQueue(make_counted, batch_size=PLACES, **options)
-    found = queue(memory, state)
+    result = queue(memory, state)
 
     assert len(calls) <= at_most
     lengths = [11 if row in long_rows else 1 for row in range(ROWS)]
-    assert found["lengths"][:, 0].tolist() == lengths
+    assert result["lengths"][:, 0].tolist() == lengths
 
 
 def test_one_place_is_enough_and_nothing_is_compiled_twice():
@@ -166,12 +166,12 @@ def test_one_place_is_enough_and_nothing_is_compiled_twice():
 
     options = {"compiler": compiled, **REQUIRED}
     queue = ka.BeamSearchQueue(make_counted, batch_size=1, **options)
-    found = queue(*short_list(3))
+    actual = queue(*short_list(3))
     made = len(calls)
     again = queue(*short_list(3))
 
     expected = {name: x[:3] for name, x in all_at_once("plain").items()}
-    assert_agree(found, expected)
+    assert_agree(actual, expected)
     assert_agree(again, expected)
     if BACKEND != "torch":
         assert len(calls) == made
@@ -180,11 +180,11 @@ def test_one_place_is_enough_and_nothing_is_compiled_twice():
 def test_limits_may_be_a_list():
     queue, limits = queue_of("plain", quickly), [3, LENGTH, 2]
 
-    found, expected = (
+    actual, expected = (
         queue(*short_list(3), limit=x) for x in (limits, np.array(limits))
     )
 
-    assert_agree(found, expected)
+    assert_agree(actual, expected)
 
 
 @pytest.mark.parametrize(

@@ -140,12 +140,12 @@ def test_half_precision_by_default_leaves_integers(set_floatx):
 
     options = {"limit": np.array([2, 3]), "constraints": [ka.Prefix([[3, 4], [5, -1]])]}
     step = uniform_step(VOCABULARY)
-    found = ka.beam_search(step, ops.zeros((BATCH, 1)), **options, **REQUIRED)
+    result = ka.beam_search(step, ops.zeros((BATCH, 1)), **options, **REQUIRED)
 
-    found_tensors = found["lengths"], found["token_ids"]
+    found_tensors = result["lengths"], result["token_ids"]
     for x in (cache["length"], parts, places, limit, *found_tensors):
         assert keras.backend.standardize_dtype(x.dtype) == "int32"
-    assert (numpy(found)["token_ids"][:, 0, 0] == [3, 5]).all()
+    assert (numpy(result)["token_ids"][:, 0, 0] == [3, 5]).all()
 
 
 @pytest.mark.parametrize("limit", [2**40, np.array([2**40])], ids=["one", "row"])
@@ -161,9 +161,9 @@ def test_half_precision_by_default_does_not_draw_fewer_tokens(half, set_floatx):
     state = np.zeros((1, 1), "float32")
     options = {"start": START, "end": END, "max_length": 1, "samples": 2003}
 
-    found = numpy(ka.sample_search(uniform_step(5003), state, seed=1, **options))
+    result = numpy(ka.sample_search(uniform_step(5003), state, seed=1, **options))
 
-    assert len(np.unique(found["token_ids"])) > 1500
+    assert len(np.unique(result["token_ids"])) > 1500
 
 
 every_search = pytest.mark.parametrize(
@@ -179,9 +179,9 @@ def test_xla_changes_nothing(run):
     table, state = language(61)
     options = {"no_repeat_ngrams": 2, "min_length": 3, "prefix": ((3, -1), (-1, 5))}
 
-    found = run(table, state, how=under_xla, **options)
+    output = run(table, state, how=under_xla, **options)
 
-    assert_agree(found, run(table, state, **options))
+    assert_agree(output, run(table, state, **options))
 
 
 @needs_tensorflow
@@ -370,14 +370,14 @@ def test_known_positions_save_a_call_of_the_step(search):
 
     def run(**known):
         calls.clear()
-        found = search(step, to_tensors(random_state(74)), **REQUIRED, **known)
-        return numpy(found), len(calls)
+        actual = search(step, to_tensors(random_state(74)), **REQUIRED, **known)
+        return numpy(actual), len(calls)
 
     expected, count = run()
-    found, count_with_positions = run(positions=POSITIONS)
+    actual, count_with_positions = run(positions=POSITIONS)
 
     assert count_with_positions == count - 1
-    assert_agree(found, expected)
+    assert_agree(actual, expected)
 
 
 @needs_tensorflow

@@ -71,18 +71,18 @@ def test_a_search_with_a_cache_equals_the_full_pass(search):
     state = {"cache": decoder.look_back.get_initial_cache(BATCH, LENGTH)}
     options = {"beam_size": BEAM} if search is beam_search else {}
 
-    found = search(
+    result = search(
         decoder.step, state, start=START, end=END, max_length=LENGTH, **options
     )
 
-    found = tree.map_structure(ops.convert_to_numpy, found)
-    for k in range(found["token_ids"].shape[1]):
-        tokens, lengths = found["token_ids"][:, k], found["lengths"][:, k]
+    result = tree.map_structure(ops.convert_to_numpy, result)
+    for k in range(result["token_ids"].shape[1]):
+        tokens, lengths = result["token_ids"][:, k], result["lengths"][:, k]
         before = np.pad(tokens[:, :-1], ((0, 0), (1, 0)), constant_values=START)
         log_probs, weights = map(ops.convert_to_numpy, decoder.all_at_once(before))
         picked = np.take_along_axis(log_probs, tokens[..., None], axis=-1)[..., 0]
         exists = np.arange(LENGTH) < lengths[:, None]
-        assert_close(found["token_log_probs"][:, k], picked * exists, 1e-4)
-        assert_close(found["weights"][:, k], weights * exists[..., None])
+        assert_close(result["token_log_probs"][:, k], picked * exists, 1e-4)
+        assert_close(result["weights"][:, k], weights * exists[..., None])
     # Otherwise all results would be equal.
-    assert len(np.unique(found["token_ids"])) > 2
+    assert len(np.unique(result["token_ids"])) > 2

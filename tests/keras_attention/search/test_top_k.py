@@ -23,11 +23,11 @@ def test_sums_with_one_number_for_each_part(rng, size):
     x = rng.normal(size=(ROWS, 5, size)).astype("float32")
     offsets = (3 * rng.normal(size=(ROWS, 5))).astype("float32")
 
-    found = top_k_of_sums(*map(ops.convert_to_tensor, (offsets, x)), 7)
+    actual = top_k_of_sums(*map(ops.convert_to_tensor, (offsets, x)), 7)
 
     sums = (offsets[..., None] + x).reshape(ROWS, -1)
     expected = np.argsort(-sums, axis=-1, kind="stable")[:, :7]
-    values, parts, places, terms = numpy(found)
+    values, parts, places, terms = numpy(actual)
     own = np.take_along_axis(x.reshape(ROWS, -1), expected, axis=-1)
     np.testing.assert_array_equal(terms, own)
     np.testing.assert_array_equal(values, np.take_along_axis(sums, expected, axis=-1))

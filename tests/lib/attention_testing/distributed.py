@@ -93,9 +93,9 @@ def start(program, arguments, backend, devices=1, hosts=1):
 
 
 def free_port():
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return listener.getsockname()[1]
 
 
 def history(output):

@@ -18,8 +18,11 @@ def served(program, temporary, *options):
     """Yield the address of a page, whose process has its files in `temporary`."""
     pytest.importorskip("gradio")
     environment = {"TMPDIR": str(temporary)}
-    with servers.served(program, *options, command="web", **environment) as (_, found):
-        yield found
+    with servers.served(program, *options, command="web", **environment) as (
+        _,
+        address,
+    ):
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -77,19 +77,19 @@ def lstm_as_in_the_paper(cell, x, state):
 def decode_as_in_the_paper(cell, words, annotations, state):
     """One sequence, one step at a time; `state` is a list of vectors."""
     run_cell = gru_as_in_the_paper if len(state) == 1 else lstm_as_in_the_paper
-    found = {"output": [], "context": [], "weights": [], "query": []}
+    results = {"output": [], "context": [], "weights": [], "query": []}
     for word in words:
-        found["query"].append(state[0])
+        results["query"].append(state[0])
         context, weights = attend_as_in_the_paper(cell.attention, state[0], annotations)
         if cell.gate:
             kernel, bias = numpy([cell.context_gate.kernel, cell.context_gate.bias])
             context = sigmoid(state[0] @ kernel + bias) * context
         step_input = np.concatenate([word, context])
         output, state = run_cell(cell.cell, step_input, state)
-        found["output"].append(output)
-        found["context"].append(context)
-        found["weights"].append(weights)
-    outputs = {key: np.stack(steps) for key, steps in found.items()}
+        results["output"].append(output)
+        results["context"].append(context)
+        results["weights"].append(weights)
+    outputs = {key: np.stack(steps) for key, steps in results.items()}
     outputs["cell_output"] = outputs["output"]
     return {**outputs, "state": {"cell": state}}
 
@@ -97,22 +97,22 @@ def decode_as_in_the_paper(cell, words, annotations, state):
 def step_by_step(decoder, inputs, value, state, *, inputs_mask=None, value_mask=None):
     """Run the cell of a decoder in a Python loop, as the reference."""
     cell = decoder.cell
-    memory, found = cell.memory(value, value_mask=value_mask), []
+    memory, results = cell.memory(value, value_mask=value_mask), []
     for t in range(inputs.shape[-2]):
         outputs, new_state = cell(inputs[..., t, :], state, memory)
         if inputs_mask is not None:
             keep = inputs_mask[..., t]
 
-            def kept(new, old, keep=keep):
+            def masked(new, old, keep=keep):
                 missing = (1,) * (new.ndim - keep.ndim)
                 return np.where(keep.reshape(keep.shape + missing), new, old)
 
-            new_state = tree.map_structure(kept, numpy(new_state), numpy(state))
-            outputs = tree.map_structure(lambda x: kept(x, 0 * x), numpy(outputs))
+            new_state = tree.map_structure(masked, numpy(new_state), numpy(state))
+            outputs = tree.map_structure(lambda x: masked(x, 0 * x), numpy(outputs))
         state = new_state
-        found.append(numpy(outputs))
+        results.append(numpy(outputs))
     axis = inputs.ndim - 2
-    outputs = tree.map_structure(lambda *steps: np.stack(steps, axis=axis), *found)
+    outputs = tree.map_structure(lambda *steps: np.stack(steps, axis=axis), *results)
     return {**outputs, "state": numpy(state)}
 
 

@@ -5,14 +5,14 @@ import numpy as np
 
 def masks(rng):
     """Return masks of every kind; query 0 of row 1 sees no position."""
-    found = {
+    all_masks = {
         "query_mask": np.array([[1, 0, 1], [1, 1, 1]], "bool"),
         "value_mask": np.array([[1, 1, 0, 1, 1], [1, 1, 1, 1, 0]], "bool"),
         "key_mask": np.array([[1, 0, 1, 1, 1], [1, 1, 1, 1, 1]], "bool"),
         "attention_mask": rng.random((2, 3, 5)) < 0.7,
     }
-    found["attention_mask"][1, 0] = [0, 0, 0, 0, 1]
-    return found
+    all_masks["attention_mask"][1, 0] = [0, 0, 0, 0, 1]
+    return all_masks
 
 
 def combined(query_mask, value_mask, key_mask, attention_mask):

@@ -30,19 +30,19 @@ def slope(head, num_heads):
 
 def bucket(offset, num_buckets, max_distance, bidirectional):
     """Raffel et al.: as in the code of T5, one offset at a time."""
-    found = 0
+    number = 0
     if bidirectional:
         num_buckets //= 2
         if offset > 0:
-            found = num_buckets
+            number = num_buckets
         distance = abs(offset)
     else:
         distance = max(-offset, 0)
     exact = num_buckets // 2
     if distance < exact:
-        return found + distance
+        return number + distance
     share = math.log(distance / exact) / math.log(max_distance / exact)
-    return found + min(exact + int(share * (num_buckets - exact)), num_buckets - 1)
+    return number + min(exact + int(share * (num_buckets - exact)), num_buckets - 1)
 
 
 def normalised(x, norm):

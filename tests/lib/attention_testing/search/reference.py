@@ -222,14 +222,14 @@ def assert_sound(
     assert dtypes == RESULT_DTYPES
     penalties = {"length_penalty": length_penalty, **penalties}
     for row in range(batch):
-        found = hypotheses(result, row)
-        existing = [tokens for tokens in found if tokens]
+        sequences = hypotheses(result, row)
+        existing = [tokens for tokens in sequences if tokens]
         if not drawn:
             assert len(set(existing)) == len(existing), "a hypothesis came twice"
             ended = [tokens[-1] == END for tokens in existing]
             assert ended == sorted(ended, reverse=True), "unfinished before finished"
-        assert found == existing + [()] * (beam_size - len(existing))
-        for place, tokens in enumerate(found):
+        assert sequences == existing + [()] * (beam_size - len(existing))
+        for place, tokens in enumerate(sequences):
             own = {name: x[row, place] for name, x in result.items() if x.ndim > 1}
             assert_sound_hypothesis(own, table, state, row, tokens, **penalties)
 
@@ -370,11 +370,11 @@ def plain_beam_search(
                 group["finished"] = best(group["finished"] + ended, size)
             group["alive"] = best(going, size, chosen)
             chosen += [tokens[-1] for tokens, _ in group["alive"]]
-    found = []
+    finished = []
     for group in groups:
-        found += (group["finished"] + best(group["alive"], size))[:size]
-    found.sort(key=lambda x: (x[0][-1] != END, -score_of(*x)))
-    return [tokens for tokens, _ in found], closest
+        finished += (group["finished"] + best(group["alive"], size))[:size]
+    finished.sort(key=lambda x: (x[0][-1] != END, -score_of(*x)))
+    return [tokens for tokens, _ in finished], closest
 
 
 def plain_greedy_search(table, state, row, **constraints):
