@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from keras_attention_apps.captioner import evidence
+from keras_attention_apps.captioner import confidence_features
 from keras_attention_apps.captioner.config import (
     PRESETS,
     CaptionSearchOptions,
@@ -189,7 +189,7 @@ class BaseCaptioner(Predictor):
         self, ranked: list[Hypothesis], image: np.ndarray | None, n_best: int
     ) -> list[Caption]:
         """Return the best captions of an image from all hypotheses of its search."""
-        features = {} if image is None else evidence.image_features(image)
+        features = {} if image is None else confidence_features.image_features(image)
         # Hypotheses that differed in an article may be the same caption.
         distinct: dict[bytes, Hypothesis] = {}
         for hypothesis in ranked:
@@ -231,11 +231,13 @@ class BaseCaptioner(Predictor):
             weights=maps.reshape(-1, *self.grid).copy(),
         )
         token_ids = hypothesis.token_ids[: len(words)].tolist()
-        features = evidence.features_of(token_ids, hypothesis, ranked)
+        features = confidence_features.features_of(token_ids, hypothesis, ranked)
         return self.marked(caption, {**features, **image})
 
     def marked(self, output, features=None):
-        return evidence.explained(super().marked(output, features), self.confidence)
+        return confidence_features.explained(
+            super().marked(output, features), self.confidence
+        )
 
 
 @dataclasses.dataclass(frozen=True)

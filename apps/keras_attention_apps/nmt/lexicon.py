@@ -28,7 +28,7 @@ ITERATIONS = 4
 MAX_PAIRS, MAX_WORDS = 400_000, 40
 # Words of this rarity or less count as untranslated without weight: they are function
 # words, which often have no translation. The largest rarity that counts.
-FREQUENT, MAX_RARITY = 4.0, 12.0
+FUNCTION_WORD_RARITY, MAX_RARITY = 4.0, 12.0
 # Least number of letters and of subwords of a name, and greatest number of letters per
 # subword.
 NAME_LENGTH, NAME_PIECES, NAME_PIECE_LENGTH = 4, 3, 2.5
@@ -169,7 +169,7 @@ class Lexicon:
         """
         count, _ = self.entries.get(word, (0, ()))
         rarity = math.log(max(self._total, 1) / (1 + count))
-        return max(min(rarity, MAX_RARITY) - FREQUENT, 0.0)
+        return max(min(rarity, MAX_RARITY) - FUNCTION_WORD_RARITY, 0.0)
 
     def mean_rarity(self, words: Sequence[str]) -> float:
         """Return the mean rarity of words; those without letters count as 0."""

@@ -339,19 +339,19 @@ class Prepared:
         ]
 
     @property
-    def is_copied(self) -> bool:
+    def has_only_symbols(self) -> bool:
         """Whether nothing but symbols and marks is left to translate."""
         return bool(self.originals) and not _LETTER.search(self.text)
 
-    def finished(self, aligned: AlignedWords) -> tuple[AlignedWords, list[str]]:
+    def postprocess(self, aligned: AlignedWords) -> tuple[AlignedWords, list[str]]:
         """Return the words of a translation as they are read, and what is lost.
 
         The words have symbols before, and what these stand for afterwards.
         """
-        aligned = dataclasses.replace(aligned, words=self.formed(aligned.words))
+        aligned = dataclasses.replace(aligned, words=self.match_form(aligned.words))
         aligned, lost = symbols.each_once(aligned, self.originals)
-        words, shares = self.restored(aligned.words)
-        source_words, source_shares = self.restored(
+        words, shares = self.fill_symbols(aligned.words)
+        source_words, source_shares = self.fill_symbols(
             aligned.source_words, is_source=True
         )
         # The weights of a word are the mean of those of its parts, and the weight of a
@@ -368,7 +368,7 @@ class Prepared:
             lost,
         )
 
-    def formed(self, words: Sequence[str]) -> list[str]:
+    def match_form(self, words: Sequence[str]) -> list[str]:
         """Return the words of a translation in the case of the source, with its mark.
 
         The words have symbols; they stay as many as they are.
@@ -398,7 +398,7 @@ class Prepared:
             words = [word.upper() for word in words]
         return words
 
-    def restored(
+    def fill_symbols(
         self, words: Sequence[str], *, is_source: bool = False
     ) -> tuple[list[str], np.ndarray]:
         """Return words with what the symbols stand for; see `symbols.restore`.

@@ -20,7 +20,7 @@ from keras_attention_apps.common.options import Length, LengthRatio, Natural
 from keras_attention_apps.common.schema import TRANSLATION, Output
 from keras_attention_apps.common.tokenizer import END, StoredTokenizer
 from keras_attention_apps.common.web import markup
-from keras_attention_apps.nmt import evidence
+from keras_attention_apps.nmt import confidence_features
 from keras_attention_apps.nmt.attention_weights import (
     aligned_words,
     alignment_of,
@@ -372,7 +372,7 @@ class BaseTranslator(Predictor):
             sources = [self._source(part, glossary) for part in chunk]
             results = [
                 [self.marked(_copied_translation(x.prepared))]
-                if len(x.token_ids) == 1 or x.prepared.is_copied
+                if len(x.token_ids) == 1 or x.prepared.has_only_symbols
                 else None
                 for x in sources
             ]
@@ -576,7 +576,7 @@ class BaseTranslator(Predictor):
         merged = merge_weights(
             weights, [*source_word_indices, len(source_words)], word_indices
         )
-        aligned, lost = prepared.finished(
+        aligned, lost = prepared.postprocess(
             AlignedWords(
                 source_words,
                 words,
@@ -589,8 +589,8 @@ class BaseTranslator(Predictor):
         spaced = self.tokenizer.decode(token_ids).split(" ")
         if spaced != words:
             # The words are in a script without spaces.
-            spaced = prepared.formed(list(filter(None, spaced)))
-            text = " ".join(prepared.restored(spaced)[0])
+            spaced = prepared.match_form(list(filter(None, spaced)))
+            text = " ".join(prepared.fill_symbols(spaced)[0])
         tokens = list(map(int, hypothesis.token_ids[:length]))
         translation = Translation(
             text=text,
@@ -609,7 +609,7 @@ class BaseTranslator(Predictor):
             is_complete=tokens[-1:] == [END]
             and longest_loop(tokens) <= max(longest_loop(source.token_ids), LOOP - 1),
         )
-        features = evidence.features_of(
+        features = confidence_features.features_of(
             translation, source_word_indices, hypothesis, ranked, self.lexicon
         )
         return self.marked(translation, features)
@@ -622,7 +622,7 @@ class BaseTranslator(Predictor):
 
     def marked(self, output, features=None):
         output = super().marked(output, features)
-        return evidence.explained(output, self.confidence, self.lexicon)
+        return confidence_features.explained(output, self.confidence, self.lexicon)
 
 
 def word_log_probabilities(
@@ -665,8 +665,8 @@ def joined_best(
 def _copied_translation(prepared: Prepared) -> Translation:
     """Return the translation of a sentence without words: its symbols, or nothing."""
     words = clean(prepared.text).split(" ") if prepared.originals else []
-    source_words, _ = prepared.restored(words, is_source=True)
-    words, _ = prepared.restored(words)
+    source_words, _ = prepared.fill_symbols(words, is_source=True)
+    words, _ = prepared.fill_symbols(words)
     weights = np.zeros((len(words), len(source_words)))
     for i in range(len(words)):
         weights[i, i * len(source_words) // len(words)] = 1.0

@@ -21,7 +21,7 @@ from attention_testing.repository import module_of
 from keras_attention_apps.common import encoding
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt import markup
-from keras_attention_apps.nmt.formats import alignment, subtitles
+from keras_attention_apps.nmt.formats import lexical_cues, subtitles
 from keras_attention_apps.nmt.formats.html import read as read_html
 from keras_attention_apps.nmt.lexicon import Lexicon
 from keras_attention_apps.nmt.main import main
@@ -164,8 +164,8 @@ def test_the_page_without_a_server_knows_the_function_words():
     source = SOURCE / "src" / "library" / "formats" / "function_words.json"
     words = json.loads(source.read_text("utf-8"))
     pairs = {tuple(x) for x in words["pairs"]}
-    assert pairs | {(y, x) for x, y in pairs} == alignment.function_word_pairs()
-    assert words["unpaired"] == alignment.UNPAIRED.split()
+    assert pairs | {(y, x) for x, y in pairs} == lexical_cues.function_word_pairs()
+    assert words["unpaired"] == lexical_cues.UNPAIRED.split()
 
 
 class Scripted(Shouting):

@@ -29,8 +29,8 @@ def echoed(pair, text):
         prepared = Prepared(
             part, languages, has_symbols=True, is_word=WORDS.__contains__
         )
-        words = prepared.formed(list(filter(None, clean(prepared.text).split(" "))))
-        texts.append(" ".join(prepared.restored(words)[0]))
+        words = prepared.match_form(list(filter(None, clean(prepared.text).split(" "))))
+        texts.append(" ".join(prepared.fill_symbols(words)[0]))
     return layout.joined(texts)
 
 
@@ -58,7 +58,7 @@ def test_the_static_page_has_the_same_rules(tmp_path):
             return layout.joined(layout.parts.map((part) => {
                 const one = new Prepared(part, languages, true, (x) => words.has(x));
                 const read = clean(one.text).split(" ").filter((x) => x);
-                return one.restored(one.formed(read)).words.join(" ");
+                return one.fillSymbols(one.matchForm(read)).words.join(" ");
             }));
         });
         console.log(JSON.stringify(found));
@@ -161,11 +161,11 @@ def test_restored_words_share_the_weights_of_their_symbols():
     words = prepared.text.split(" ")
     assert len(words) == 4
 
-    restored, shares = prepared.restored(words)
+    restored, shares = prepared.fill_symbols(words)
 
     assert restored == ["Come", '"14:30', 'Uhr"', "now"]
     np.testing.assert_allclose(shares.sum(axis=0), 1)
     np.testing.assert_allclose(shares[:, 1], [0, 1, 0, 0])
     np.testing.assert_allclose(shares[:, 2], [0, 0.5, 0.5, 0])
-    source, _ = prepared.restored(words, is_source=True)
+    source, _ = prepared.fill_symbols(words, is_source=True)
     assert source == ["Come", '"2:30', 'p.m."', "now"]

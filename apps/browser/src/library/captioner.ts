@@ -2,7 +2,7 @@
 
 import { Marker } from "./calibration";
 import type { Features } from "./confidence";
-import { captionFeatures, captionReason, imageFeatures } from "./evidence";
+import { captionFeatures, captionReason, imageFeatures } from "./confidence_features";
 import { decodeImage, imageToArray } from "./image";
 import { entry, isCount } from "./model_file";
 import type { ModelFile } from "./model_file";

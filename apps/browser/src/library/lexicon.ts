@@ -7,7 +7,7 @@ export const LEXICON = "lexicon.txt";
 // Words are compared by their first letters.
 const STEM = 7;
 // Rarity of function words, and the largest rarity that counts.
-const [FREQUENT, MAX_RARITY] = [4, 12];
+const [FUNCTION_WORD_RARITY, MAX_RARITY] = [4, 12];
 
 // Letters alone, with marks around them.
 const WORD = /^[^\p{L}\p{N}]*\p{L}+[^\p{L}\p{N}]*$/u;
@@ -96,7 +96,7 @@ export class Lexicon {
 
   private rarity(word: string): number {
     const frequency = Math.max(this.total, 1) / (1 + (this.counts.get(word) ?? 0));
-    return Math.max(Math.min(Math.log(frequency), MAX_RARITY) - FREQUENT, 0);
+    return Math.max(Math.min(Math.log(frequency), MAX_RARITY) - FUNCTION_WORD_RARITY, 0);
   }
 }
 

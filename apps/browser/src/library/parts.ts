@@ -115,7 +115,7 @@ export class Prepared {
   private readonly original: string;
 
   /** Whether nothing but symbols and marks is left to translate. */
-  get isCopied(): boolean {
+  get hasOnlySymbols(): boolean {
     return this.originals.size > 0 && !LETTER.test(this.text);
   }
 
@@ -126,7 +126,7 @@ export class Prepared {
   }
 
   /** Return the words of a translation in the case of the source, with its mark. */
-  formed(words: string[]): string[] {
+  matchForm(words: string[]): string[] {
     if (!words.length) return words;
     let formed = [...words];
     const source = clean(this.text);
@@ -153,7 +153,7 @@ export class Prepared {
   }
 
   /** Return words with what the symbols stand for. */
-  restored(words: string[], isSource = false) {
+  fillSymbols(words: string[], isSource = false) {
     const restoredWords = restore(words, this.originals, isSource);
     if (isSource && this.isUpper) {
       const original = clean(this.original).split(" ");

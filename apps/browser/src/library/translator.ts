@@ -3,7 +3,7 @@
 import { Marker } from "./calibration";
 import type { Features } from "./confidence";
 import { Copying } from "./copying";
-import { doubts, translationFeatures, translationReason } from "./evidence";
+import { doubts, translationFeatures, translationReason } from "./confidence_features";
 import { LEXICON, Lexicon } from "./lexicon";
 import type { SentenceTranslator } from "./markup";
 import { entry, isCount } from "./model_file";
@@ -172,7 +172,7 @@ export class TranslationModel implements SentenceTranslator {
     const cut = source.length > this.maxLength;
     if (cut) source = [...source.slice(0, this.maxLength - 1), END];
     if (source.length === 1) return [this.marked(EMPTY)];
-    if (prepared.isCopied) return [this.marked(copied(prepared))];
+    if (prepared.hasOnlySymbols) return [this.marked(copied(prepared))];
     const columns = this.lengths.find((length) => length >= source.length)!;
     const padded = new Int32Array(columns).fill(PAD);
     padded.set(source);
@@ -227,15 +227,15 @@ export class TranslationModel implements SentenceTranslator {
       row.map((weight) => Math.min(weight / Math.max(counts[i], 1), 1)),
     );
     const spaced = this.subwords.decode(tokenIds).split(" ");
-    const { words, members } = prepared.restored(prepared.formed(decoded));
-    const { words: sourceWords, members: sourceMembers } = prepared.restored(
+    const { words, members } = prepared.fillSymbols(prepared.matchForm(decoded));
+    const { words: sourceWords, members: sourceMembers } = prepared.fillSymbols(
       encoded,
       true,
     );
     // In a script without spaces, words are subwords.
     const isSpaced = spaced.join(" ") === decoded.join(" ");
-    const texts = prepared.formed(spaced.filter((x) => x));
-    const text = isSpaced ? words.join(" ") : prepared.restored(texts).words.join(" ");
+    const texts = prepared.matchForm(spaced.filter((x) => x));
+    const text = isSpaced ? words.join(" ") : prepared.fillSymbols(texts).words.join(" ");
     const sourceWeights = shared(
       rows.map((row) => row.slice(0, -1)),
       members,
@@ -296,8 +296,8 @@ function languagesOf(name: unknown): Languages {
 /** Return the translation of a sentence without words: its symbols. */
 function copied(prepared: Prepared): Translation {
   const encoded = clean(prepared.text).split(" ");
-  const { words: sourceWords } = prepared.restored(encoded, true);
-  const { words } = prepared.restored(encoded);
+  const { words: sourceWords } = prepared.fillSymbols(encoded, true);
+  const { words } = prepared.fillSymbols(encoded);
   const weights = words.map((_, i) =>
     sourceWords.map((_, j) =>
       j === Math.floor((i * sourceWords.length) / words.length) ? 1 : 0,

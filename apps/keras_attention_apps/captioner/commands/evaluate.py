@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_attention_apps.captioner import evidence, metrics
+from keras_attention_apps.captioner import confidence_features, metrics
 from keras_attention_apps.captioner.captions import check_inference
 from keras_attention_apps.captioner.data.dataset import read_dataset, readable
 from keras_attention_apps.captioner.images import find_images
@@ -174,6 +174,10 @@ def calibrate(config):
         return captioner.caption(images, batch_size=config.batch_size)
 
     program = Program(
-        read, read_others, run, judge, domain_features=evidence.IMAGE_FEATURES
+        read,
+        read_others,
+        run,
+        judge,
+        domain_features=confidence_features.IMAGE_FEATURES,
     )
     calibrate_model(config, RUNTIMES, program)

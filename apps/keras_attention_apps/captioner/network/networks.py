@@ -61,7 +61,7 @@ class CaptionNetwork(decoder_network.DecoderNetwork):
     """Base class of the networks: images or their features in, logits and maps out.
 
     Subclasses call `add_embeddings`, and implement `build_decoder`, `decode`,
-    `begin` and `advance`. A `backbone` is that of another network, to share it.
+    `begin` and `decoder_step`. A `backbone` is that of another network, to share it.
 
     Call arguments:
         inputs: Dict with either `"images"` `(B, size, size, 3)` or `"features"`
@@ -163,12 +163,12 @@ class CaptionNetwork(decoder_network.DecoderNetwork):
         The maps are the `"weights"`, or the `"probabilities"` from which hard attention
         chooses a region.
         """
-        hidden, state, reported = self.advance(token_ids, state, memory)
+        hidden, state, reported = self.decoder_step(token_ids, state, memory)
         logits = ops.cast(self.embedding(hidden, reverse=True), "float32")
         weights = reported.get(maps, reported["weights"])
         return ops.log_softmax(logits, axis=-1), state, weights
 
-    def advance(self, token_ids, state, memory):
+    def decoder_step(self, token_ids, state, memory):
         """Return inputs of the output layer `(B, K, E)`, the state and the attention.
 
         The attention is a dict with `"weights"` `(B, K, S)`, as in `decode`.
@@ -355,7 +355,7 @@ class ShowAttendTell(CaptionNetwork):
         memory = self.decoder.cell.attention.memory(regions)
         return memory, self.initial_state(regions)
 
-    def advance(self, token_ids, state, memory):
+    def decoder_step(self, token_ids, state, memory):
         embedded = self.embedding(token_ids)
         outputs, state = self.decoder.cell(embedded, state, memory)
         hidden = self.readout(embedded, outputs["output"], outputs["context"])
@@ -419,7 +419,7 @@ class TransformerCaptioner(CaptionNetwork):
         }
         return memory, cache
 
-    def advance(self, token_ids, state, memory):
+    def decoder_step(self, token_ids, state, memory):
         embedded = embed_step(self.embedding, memory["positions"], token_ids, state)
         hidden, state, weights = self.decoder.step(embedded, state, memory["layers"])
         return hidden, state, {"weights": weights}

@@ -8,7 +8,7 @@ from keras_attention_apps.nmt import marian
 from keras_attention_apps.nmt.data import dataset
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.network import build_network
-from keras_attention_apps.nmt.network.alignment import best_head
+from keras_attention_apps.nmt.network.alignment_head import best_head
 from keras_attention_apps.nmt.translations import languages_of
 
 # Maximum number of pairs from which the head that aligns words is chosen.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from keras_attention_apps.nmt.attention_weights import symmetric
-from keras_attention_apps.nmt.formats.alignment import evidence
+from keras_attention_apps.nmt.formats.lexical_cues import lexical_cues
 
 # Weight of the evidence for and against a word beside its share of attention, and the
 # smallest gain of a function word at an end of a range without a known pair.
@@ -109,13 +109,13 @@ class _Alignment:
             ends = (positions[begin + 1 : end + 1] or starts)[: len(starts)]
             self.targets.append(_Word(word[: len(starts)], starts, ends))
         weights = result.weights
-        self._evidence = evidence(result.source_words, result.words, lexicon)
+        self._cues = lexical_cues(result.source_words, result.words, lexicon)
         if not weights.any():
             # Without attention, words are aligned in their order.
             rows, columns = len(self.targets), len(self.sources)
             weights = np.eye(columns)[np.arange(rows) * columns // max(rows, 1)]
         else:
-            weights = weights + self._evidence.weights
+            weights = weights + self._cues.weights
         self.weights = symmetric(weights)
         self.totals = self.weights.sum(axis=1)
         self.shares = self.weights / self.totals[:, None]
@@ -151,7 +151,7 @@ class _Alignment:
         """
         sums = self.weights[:, source_indices].sum(axis=1)
         shares = sums / self.totals
-        support = self._evidence.support
+        support = self._cues.support
         others = np.delete(support, source_indices, axis=1).max(axis=1, initial=0)
         gains = (
             shares - 0.5 + _SUPPORT * (support[:, source_indices].max(axis=1) - others)
@@ -174,7 +174,7 @@ class _Alignment:
 
         These are the words without evidence for one of the source words.
         """
-        _, _, is_paired, is_listed, is_function = self._evidence
+        _, _, is_paired, is_listed, is_function = self._cues
         is_sure = is_listed[:, source_indices].any(axis=1) & (gains > _SURE_GAIN)
         is_foreign = is_function & ~is_paired[:, source_indices].any(axis=1) & ~is_sure
         (inside,) = np.nonzero(~is_foreign[begin:end])

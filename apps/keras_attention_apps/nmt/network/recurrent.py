@@ -81,13 +81,13 @@ class RecurrentNetwork(TranslationNetwork):
         weights = steps["weights"] if return_weights else None
         return self.output_dropout(hidden, training=training), weights
 
-    def start(self, inputs, max_length):
+    def decoder_start(self, inputs, max_length):
         encoded = self.encode(inputs["source"])
         cell = self.decoder.cell
         memory = cell.attention.memory(encoded["values"], value_mask=encoded["mask"])
         return memory, cell.complete_state(encoded["state"], memory)
 
-    def advance(self, token_ids, state, memory):
+    def decoder_step(self, token_ids, state, memory):
         embedded = self.embedding(token_ids)
         outputs, state = self.decoder.cell(embedded, state, memory)
         return self._hidden(embedded, outputs), state, outputs["weights"]

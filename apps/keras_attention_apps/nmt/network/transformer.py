@@ -97,7 +97,7 @@ class TransformerNetwork(TranslationNetwork):
         )
         return outputs if return_weights else (outputs, None)
 
-    def start(self, inputs, max_length):
+    def decoder_start(self, inputs, max_length):
         encoded = self.encode(inputs["source"])
         memory = self.transformer.memory(encoded["values"], encoded["mask"])
         memory = {
@@ -107,6 +107,6 @@ class TransformerNetwork(TranslationNetwork):
         rows = ops.shape(inputs["source"])[0]
         return memory, self.transformer.get_initial_cache(rows, max_length)
 
-    def advance(self, token_ids, state, memory):
+    def decoder_step(self, token_ids, state, memory):
         x = embed_step(self.embedding, memory["positions"], token_ids, state)
         return self.transformer.step(x, state, memory["layers"])

@@ -62,7 +62,7 @@ class TranslationNetwork(DecoderNetwork):
       token ids `(B, T)`; the attention may be `None` unless it is requested;
     - `start(inputs, max_length)`, which returns the memory of a search and its first
       state;
-    - `advance(token_ids, state, memory)`, which returns inputs of the output layer
+    - `decoder_step(token_ids, state, memory)`, which returns inputs of the output layer
       `(B, K, E)`, the state and the attention of one step.
 
     With copying, a token of a target or of a search may be an extended id; see
@@ -138,14 +138,14 @@ class TranslationNetwork(DecoderNetwork):
         return ops.where(token_ids < len(self.kinds), token_ids, UNKNOWN)
 
     def begin(self, inputs, max_length):
-        memory, state = self.start(inputs, max_length)
+        memory, state = self.decoder_start(inputs, max_length)
         memory = {"decoder": memory}
         if self.pointer_generator:
             memory["source_ids"] = extended_ids(inputs["source"], self.kinds)
         return memory, state
 
     def step(self, token_ids, state, memory):
-        hidden, state, weights = self.advance(
+        hidden, state, weights = self.decoder_step(
             self._decoder_inputs(token_ids), state, memory["decoder"]
         )
         logits = self.logits(hidden)

@@ -3,8 +3,8 @@
  * `nmt/formats/placement.py`.
  */
 
-import { evidence, symmetric } from "./alignment";
-import type { Evidence } from "./alignment";
+import { lexicalCues, symmetric } from "./lexical_cues";
+import type { LexicalCues } from "./lexical_cues";
 import { ALPHANUMERIC, argmax, bisect, escapeRegExp, isSpace, strip } from "../characters";
 import type { Lexicon } from "../lexicon";
 import type { Translation } from "../types";
@@ -111,7 +111,7 @@ class Alignment {
   readonly weights: number[][];
   private readonly totals: number[];
   private readonly shares: number[][];
-  private readonly evidence: Evidence;
+  private readonly cues: LexicalCues;
 
   constructor(
     sentence: Sentence,
@@ -146,7 +146,7 @@ class Alignment {
       const ends = (following.length ? following : starts).slice(0, starts.length);
       this.targets.push(placedWord(word.slice(0, starts.length), starts, ends));
     }
-    this.evidence = evidence(result.sourceWords, result.words, lexicon);
+    this.cues = lexicalCues(result.sourceWords, result.words, lexicon);
     let weights = result.weights;
     if (!weights.some((row) => row.some((x) => x !== 0))) {
       // Without attention, words are aligned in their order.
@@ -157,7 +157,7 @@ class Alignment {
         ),
       );
     } else {
-      weights = weights.map((row, j) => row.map((x, i) => x + this.evidence.weights[j][i]));
+      weights = weights.map((row, j) => row.map((x, i) => x + this.cues.weights[j][i]));
     }
     this.weights = symmetric(weights);
     this.totals = this.weights.map((row) => row.reduce((sum, x) => sum + x, 0));
@@ -190,7 +190,7 @@ class Alignment {
     const gains = sums.map((sum, j) => {
       if (!free[j]) return -Infinity;
       let [ours, others] = [0, 0];
-      this.evidence.support[j].forEach((x, i) => {
+      this.cues.support[j].forEach((x, i) => {
         if (isSource.has(i)) ours = Math.max(ours, x);
         else others = Math.max(others, x);
       });
@@ -216,7 +216,7 @@ class Alignment {
     gains: number[],
     [begin, end]: Range,
   ): Range {
-    const { isPaired, isListed, isFunction } = this.evidence;
+    const { isPaired, isListed, isFunction } = this.cues;
     const stays = (j: number) =>
       !isFunction[j] ||
       sourceIndices.some((i) => isPaired[j][i]) ||

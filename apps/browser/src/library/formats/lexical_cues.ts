@@ -1,4 +1,4 @@
-/** Evidence for the alignment of words beside attention: as `nmt/formats/alignment.py`. */
+/** Evidence for the alignment of words beside attention: as `nmt/formats/lexical_cues.py`. */
 
 import functionWords from "./function_words.json";
 import type { Lexicon } from "../lexicon";
@@ -23,7 +23,7 @@ for (const [english, german] of functionWords.pairs) {
 }
 
 /** Evidence for the alignment of a translation: rows of words, columns of the source. */
-export interface Evidence {
+export interface LexicalCues {
   weights: number[][];
   support: number[][];
   isPaired: boolean[][];
@@ -31,15 +31,15 @@ export interface Evidence {
   isFunction: boolean[];
 }
 
-export function evidence(
+export function lexicalCues(
   sourceWords: string[],
   words: string[],
   lexicon?: Lexicon,
-): Evidence {
+): LexicalCues {
   const [sources, targets] = [sourceWords.map(letters), words.map(letters)];
   const [sourceStems, targetStems] = [sourceWords.map(stem), words.map(stem)];
   const size = Math.max(sources.length, targets.length);
-  const made: Evidence = {
+  const made: LexicalCues = {
     weights: [],
     support: [],
     isPaired: [],

@@ -1,7 +1,7 @@
 """Features of translations that tell how usable they are, and doubtful words.
 
 The features are those of a `Confidence`. The TypeScript of the page without a server
-computes the same, in `evidence.ts`.
+computes the same, in `confidence_features.ts`.
 """
 
 import dataclasses

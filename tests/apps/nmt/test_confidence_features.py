@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_attention_apps.common.inference import Hypothesis
-from keras_attention_apps.nmt.evidence import features_of
+from keras_attention_apps.nmt.confidence_features import features_of
 from keras_attention_apps.nmt.lexicon import Lexicon
 
 

@@ -92,7 +92,7 @@ def function_word_pairs() -> frozenset[tuple[str, str]]:
     return frozenset(pairs | {(y, x) for x, y in pairs})
 
 
-class Evidence(NamedTuple):
+class LexicalCues(NamedTuple):
     """Evidence for the alignment of a translation, `(words, source_words)`.
 
     Attributes:
@@ -111,9 +111,9 @@ class Evidence(NamedTuple):
     is_function: np.ndarray
 
 
-def evidence(
+def lexical_cues(
     source_words: Sequence[str], words: Sequence[str], lexicon: Lexicon | None = None
-) -> Evidence:
+) -> LexicalCues:
     """Return the evidence for the alignment of the words of a translation."""
     sources, targets = (list(map(_letters, x)) for x in (source_words, words))
     shape = len(targets), len(sources)
@@ -131,7 +131,7 @@ def evidence(
     distances = abs(target_positions[:, None] - source_positions) * max(shape)
     near = np.exp(-_LEXICON_DECAY * distances)
     weights = _WEIGHT * likeness * np.exp(-_DECAY * distances)
-    return Evidence(
+    return LexicalCues(
         weights + _LEXICON_WEIGHT * listed * near,
         np.maximum(likeness, listed) * near,
         likeness > 0,

@@ -1,6 +1,6 @@
 /**
  * What an output shows of its own quality: features of a `Confidence`, and a reason; see
- * `nmt/evidence.py` and `captioner/evidence.py`.
+ * `nmt/confidence_features.py` and `captioner/confidence_features.py`.
  */
 
 import type { Confidence, Features } from "./confidence";

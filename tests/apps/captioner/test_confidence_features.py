@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_attention_apps.captioner import evidence
+from keras_attention_apps.captioner import confidence_features
 from keras_attention_apps.common.inference import Hypothesis, agreement
 
 
@@ -25,7 +25,7 @@ RANKED = [
 
 
 def test_features_of_a_caption_worked_by_hand():
-    features = evidence.features_of([7, 9], RANKED[0], RANKED)
+    features = confidence_features.features_of([7, 9], RANKED[0], RANKED)
     assert features == pytest.approx(
         {
             "mean_log_probability": -3.5 / 3,
@@ -50,7 +50,7 @@ def test_features_of_an_image_worked_by_hand():
     row = np.repeat(np.array([0, 0, 100, 103], np.uint8)[:, None], 3, axis=1)
     image = np.stack([row] * 4)
     contrast = math.log1p(103 / 3 / 2)
-    assert evidence.image_features(image) == pytest.approx(
+    assert confidence_features.image_features(image) == pytest.approx(
         {
             "image_equal": (1 / 3 + 1) / 2,
             "image_flat": (2 / 3 + 1) / 2,
@@ -63,9 +63,9 @@ def test_features_of_an_image_worked_by_hand():
 
 
 def test_pictures_of_one_colour_differ_from_noise():
-    flat = evidence.image_features(np.full((8, 8, 3), 200, np.uint8))
+    flat = confidence_features.image_features(np.full((8, 8, 3), 200, np.uint8))
     assert flat["image_equal"] == flat["image_flat"] == 1
     assert flat["image_contrast"] == flat["image_direction"] == 0
     random = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    noise = evidence.image_features(random)
+    noise = confidence_features.image_features(random)
     assert noise["image_equal"] < 0.01 and noise["image_edges"] > 0.1

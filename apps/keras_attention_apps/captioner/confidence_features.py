@@ -1,7 +1,7 @@
 """Features of captions and images that tell how usable a caption is.
 
 They are those of a `Confidence`. The TypeScript of the page without a server computes
-the same, in `evidence.ts`.
+the same, in `confidence_features.ts`.
 """
 
 import dataclasses
