@@ -34,13 +34,13 @@ worker.addEventListener("fetch", (event: any) => {
 /** Return a file from the cache, or from the server, and keep it. */
 async function fetched(path: string, event: any): Promise<Response> {
   const cache = await caches.open(CACHE);
-  const kept = await cache.match(key(path));
-  if (kept) return kept;
+  const cached = await cache.match(key(path));
+  if (cached) return cached;
   const response = await fetch(address(path), { cache: "no-cache" });
   if (response.ok) {
-    const keeping = cache.put(key(path), response.clone());
+    const stored = cache.put(key(path), response.clone());
     // A browser that is short of space still shows the page.
-    event.waitUntil(keeping.catch(() => {}));
+    event.waitUntil(stored.catch(() => {}));
   }
   return response;
 }
