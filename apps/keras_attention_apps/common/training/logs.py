@@ -93,8 +93,8 @@ class Log:
     def add_step(self, phase, epoch, values):
         """Add a step of a phase: `values` are those of the columns after `PLACE`."""
         self.progress.steps += 1
-        kept = {x: values[x] for x in ("loss", "reward") if x in values}
-        self.rows.append((phase, kept))
+        figures = {x: values[x] for x in ("loss", "reward") if x in values}
+        self.rows.append((phase, figures))
         if self._steps:
             place = dict(zip(PLACE, (self.progress.steps, phase, epoch), strict=True))
             row = {**place, **{name: f"{x:.6g}" for name, x in values.items()}}
