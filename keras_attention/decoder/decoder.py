@@ -33,9 +33,9 @@ from keras_attention.validation import CheckedCall, check_mask, check_rank, chec
 class AttentionDecoder(CheckedCall, CompositeLayer):
     """Loop of an `AttentionCell` over a whole target sequence.
 
-    What does not depend on the previous step is computed for all steps at once: the
-    products of the cell's kernel with the inputs, attentional vectors that are not fed
-    back, and the gradients of the kernels. The whole attention is computed at once,
+    What does not depend on the previous step is computed for all steps at once:
+    products of kernels with inputs, attentional vectors that are not fed back, and the
+    gradients of the kernels. The whole attention is computed at once,
     too, if `order="current"`, nothing is fed back, and the attention keeps no state.
     Coverage, monotonic attention, causal attention and local-m windows keep one.
 
