@@ -1,11 +1,11 @@
 """From how many sentences on CTranslate2 translates faster than LiteRT.
 
-Whole processes of `nmt translate` translate the first line of a text, and the first
-`--count` lines, on each runtime in turn. Prints the shortest times of `--rounds`, in
-wall-clock seconds and in processor seconds: of the start with one sentence, of all
-sentences, and the further sentences a second; and the number of sentences from which
-the runtime that starts later is faster. On a busy machine, only processor seconds mean
-something. `nmt translate --runtime auto` chooses by such a number (`LONG_LINES`).
+Whole processes of `nmt translate` translate the first lines of a text, `--first` and
+`--count` of them, on each runtime in turn. Prints the shortest times of `--rounds`, in
+wall-clock seconds and in processor seconds: of both numbers of sentences, and of the
+further ones in a second; and after how many further ones the runtime that starts later
+is faster. On a busy machine, only processor seconds mean something. `nmt translate
+--runtime auto` chooses by such numbers.
 
     python benchmarks/long_lists.py val.en
 """
@@ -26,12 +26,13 @@ def main():
     parser = workers.command_line(__doc__)
     parser.add_argument("text", type=Path, help="one sentence on each line")
     parser.add_argument("--count", type=int, default=400)
+    parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--runtimes", nargs="+", default=RUNTIMES[:2], choices=RUNTIMES)
     parser.add_argument("--model", default="tatoeba-multi30k-en-de")
     options = parser.parse_args()
     lines = options.text.read_text(encoding="utf-8").splitlines()[: options.count]
-    counts, runs = (1, len(lines)), {}
+    counts, runs = (options.first, len(lines)), {}
     with tempfile.TemporaryDirectory() as folder:
         for count in counts:
             text = "\n".join(lines[:count]) + "\n"
@@ -48,12 +49,16 @@ def main():
             given += ["--model", options.model, "--runtime", runtime]
             measured = process("nmt", "translate", *given)[: len(KINDS)]
             runs.setdefault((runtime, count), []).append(measured)
-    print(f"| runtime | | start | {len(lines)} sentences | further ones a second |")
+    sizes = " | ".join(f"{count:,} sentences" for count in counts)
+    print(f"| runtime | | {sizes} | further ones a second |")
     print("|---|---|---:|---:|---:|")
     starts, each = {}, {}
     for runtime in options.runtimes:
         start, whole = (np.min(runs[runtime, count], axis=0) for count in counts)
-        starts[runtime], each[runtime] = start, (whole - start) / (len(lines) - 1)
+        starts[runtime], each[runtime] = (
+            start,
+            (whole - start) / (counts[1] - counts[0]),
+        )
         for i, kind in enumerate(KINDS):
             print(
                 f"| {runtime} | {kind} | {start[i]:.2f} | {whole[i]:.2f} "
@@ -63,7 +68,7 @@ def main():
     for other, (i, kind) in itertools.product(others, enumerate(KINDS)):
         if each[other][i] < each[first][i]:
             even = (starts[other] - starts[first]) / (each[first] - each[other])
-            print(f"In {kind}, {other} is faster from {even[i]:,.0f} sentences on.")
+            print(f"In {kind}, {other} is faster after {even[i]:,.0f} further ones.")
 
 
 if __name__ == "__main__":

@@ -362,6 +362,10 @@ def changes_in(options: dict[str, Any]) -> dict[str, Any]:
     return {name: x for name, x in options.items() if x not in _DEFAULT_VALUES}
 
 
+# Numbers of inputs from which CTranslate2 is chosen in place of LiteRT, and of Keras.
+MANY_FOR_LITERT, MANY_FOR_KERAS = 10_000, 1_000
+
+
 @dataclasses.dataclass(frozen=True)
 class Runtimes:
     """The classes that run the models of a program.
@@ -385,16 +389,17 @@ class Runtimes:
         auto: str = "litert",
         n_best: int = 1,
         needs_keras: str | None = None,
-        is_long: bool = False,
+        has_at_least: Callable[[int], bool] = lambda count: False,
         **options: Any,
     ) -> Any:
         """Load a model for the options of the beam `search` that were given.
 
         `auto` is what the runtime `"auto"` chooses if the model has a LiteRT file of
         the same configuration, and with these search options. `needs_keras` is an
-        option that was given and that LiteRT does not have, if any. If there are many
-        inputs, `is_long`, `"auto"` prefers CTranslate2 if it is installed. `**options`
-        are further arguments of `Task.from_preset`.
+        option that was given and that LiteRT does not have, if any. `has_at_least` is a
+        function from a number to whether there are as many inputs: for many, `"auto"`
+        prefers CTranslate2 if it is installed. `**options` are further arguments of
+        `Task.from_preset`.
         """
         # NumPy, which --help does not need, takes as long to import as all the rest.
         from keras_attention_apps.common.inference import check_n_best
@@ -407,19 +412,20 @@ class Runtimes:
             check_n_best(n_best, self.search_options(search))
             return self._on_ctranslate2(model, config.threads, options)
         keras_only = bool(changes) or needs_keras is not None or auto == "keras"
-        if (
-            is_long
-            and config.runtime == "auto"
-            and not keras_only
-            and has_ctranslate2()
-            and self.converts is not None
-            and self.converts(model)
-        ):
-            check_n_best(n_best, self.search_options(search))
-            return self._on_ctranslate2(model, config.threads, options)
         if config.runtime == "auto" and not keras_only:
             lite = self._available_litert(model, config.threads)
-            if lite is not None and search.items() <= lite.search.items():
+            if lite is not None and not search.items() <= lite.search.items():
+                lite = None
+            if (
+                self.converts is not None
+                and has_ctranslate2()
+                and self.converts(model)
+                # Lines that come from a pipe are read ahead.
+                and has_at_least(MANY_FOR_LITERT if lite else MANY_FOR_KERAS)
+            ):
+                check_n_best(n_best, self.search_options(search))
+                return self._on_ctranslate2(model, config.threads, options)
+            if lite is not None:
                 return lite
         # Checked before Keras loads the model, which takes seconds.
         check_n_best(n_best, self.search_options(search))

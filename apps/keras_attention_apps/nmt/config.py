@@ -549,11 +549,11 @@ class TranslationRuntimeConfig(RuntimeConfig):
         "auto",
         """litert: the LiteRT file of the model, which starts in half a second. keras:
         Keras, which computes in batches and uses GPUs. ctranslate2: the engine of that
-        name, which translates many sentences fastest on CPUs, for models with
-        self-attention (the extra ctranslate2). auto: ctranslate2 for 1,000 lines and
-        more if it is installed, otherwise litert if the model has a LiteRT file, and
-        the command changes neither its options nor those of the search; otherwise, and
-        for evaluation, keras. On Ray, auto is keras on GPUs.""",
+        name, for long lists and models with self-attention (the extra ctranslate2).
+        auto: litert if the model has a LiteRT file, and the command changes neither its
+        options nor those of the search; otherwise, and for evaluation, keras. If it is
+        installed, ctranslate2 takes the place of litert from 10,000 lines on, and that
+        of keras from 1,000 lines on. On Ray, auto is keras on GPUs.""",
     )
     threads: Threads | None = option(
         None,

@@ -1,6 +1,7 @@
 """Translators in CTranslate2, and packages of Argos Translate."""
 
 import json
+import types
 import zipfile
 
 import keras
@@ -8,12 +9,18 @@ import numpy as np
 import pytest
 
 from attention_testing.nmt.trainings import TINY
+from keras_attention_apps.common import models
 from keras_attention_apps.common.options import with_defaults
 from keras_attention_apps.common.tokenizer import END, START
-from keras_attention_apps.nmt.config import RECIPES, ModelConfig
+from keras_attention_apps.nmt.config import (
+    RECIPES,
+    ModelConfig,
+    TranslationRuntimeConfig,
+)
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.network import build_network
+from keras_attention_apps.nmt.runtimes import RUNTIMES
 from keras_attention_apps.nmt.sentences import split_sentences
 from keras_attention_apps.nmt.subwords import pad
 
@@ -274,8 +281,7 @@ def test_the_command_runs_on_ctranslate2(folder, capsys, monkeypatch):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_long_lists_are_translated_by_ctranslate2(count, folder, tmp_path, monkeypatch):
-    module = "keras_attention_apps.nmt.commands.translate"
-    monkeypatch.setattr(f"{module}.LONG_LINES", 3)
+    monkeypatch.setattr(models, "MANY_FOR_KERAS", 3)
     loaded = []
     load = CTranslate2Translator.from_preset
     monkeypatch.setattr(
@@ -289,6 +295,26 @@ def test_long_lists_are_translated_by_ctranslate2(count, folder, tmp_path, monke
     assert main([*command, "--model", str(folder)]) == 0
     assert len(output.read_text().splitlines()) == count
     assert len(loaded) == (count == 3)
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_lists_of_a_litert_file_need_more_lines(count, folder, monkeypatch):
+    monkeypatch.setattr(models, "MANY_FOR_KERAS", 2)
+    monkeypatch.setattr(models, "MANY_FOR_LITERT", 5)
+    lite = types.SimpleNamespace(search={"beam_size": 4})
+    monkeypatch.setattr(models.Runtimes, "_available_litert", lambda *_: lite)
+
+    def load(**search):
+        return RUNTIMES.load(
+            folder,
+            TranslationRuntimeConfig(),
+            search=search,
+            has_at_least=lambda number: count >= number,
+        )
+
+    assert (load() is lite) == (count == 4)
+    # The file has another beam width, so it would be Keras.
+    assert isinstance(load(beam_size=3), CTranslate2Translator)
 
 
 TEXTS = [

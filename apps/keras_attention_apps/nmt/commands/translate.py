@@ -17,7 +17,6 @@ from keras_attention_apps.common.inference import (
     Writer,
     run_command,
 )
-from keras_attention_apps.common.models import has_ctranslate2
 from keras_attention_apps.common.output import (
     FIGURE_SUFFIXES,
     JSON_LINES,
@@ -36,9 +35,8 @@ from keras_attention_apps.nmt.markup import language_of, translate_file
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 from keras_attention_apps.nmt.subwords import decode_line
 
-# Least number of lines, or of characters of a file of another format, for which
-# CTranslate2 saves more time than loading Keras takes.
-LONG_LINES, LONG_CHARACTERS = 1000, 60_000
+# Characters of a file of another format that count as one line.
+LINE_CHARACTERS = 60
 
 
 def translate(config):
@@ -69,13 +67,9 @@ def translate(config):
         # A user who types a line waits for its translation. With a batch size of 1, a
         # line is translated before the next is read.
         config = dataclasses.replace(config, batch_size=1)
-    is_long = (
-        config.runtime.runtime == "auto"
-        and config.batch_size > 1
-        and has_ctranslate2()
-        and lines.has_at_least(LONG_LINES)
+    translator = _load(
+        config, lambda count: config.batch_size > 1 and lines.has_at_least(count)
     )
-    translator = _load(config, is_long=is_long)
     if config.plot is not None and not translator.attends:
         raise UserError(
             "--plot shows attention, and this model has none. "
@@ -144,10 +138,10 @@ def _check_language(language):
         )
 
 
-def _load(config, *, is_long):
+def _load(config, has_at_least):
     return RUNTIMES.load_for(
         config,
-        is_long=is_long,
+        has_at_least=has_at_least,
         n_best=config.n_best,
         needs_keras="--glossary" if config.glossary else None,
         jit_compile=config.jit_compile,
@@ -238,7 +232,7 @@ def _translate_markup(config):
     """Translate the file of `--format`, and return the exit code."""
     path = config.input or files.STANDARD_INPUT
     text, encoding = decoded(files.read_file(path), printable(path))
-    translator = _load(config, is_long=len(text) >= LONG_CHARACTERS)
+    translator = _load(config, lambda count: len(text) >= LINE_CHARACTERS * count)
     with progress_bar(desc="sentences") as bar:
 
         def report(count, total):
