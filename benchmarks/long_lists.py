@@ -3,9 +3,9 @@
 Whole processes of `nmt translate` translate the first lines of a text, `--first` and
 `--count` of them, on each runtime in turn. Prints the shortest times of `--rounds`, in
 wall-clock seconds and in processor seconds: of both numbers of sentences, and of the
-further ones in a second; and after how many further ones the runtime that starts later
-is faster. On a busy machine, only processor seconds mean something. `nmt translate
---runtime auto` chooses by such numbers.
+further ones in a second; and from how many on the runtime that starts later is faster.
+On a busy machine, only processor seconds mean something. `nmt translate --runtime auto`
+chooses by such numbers.
 
     python benchmarks/long_lists.py val.en
 """
@@ -68,7 +68,8 @@ def main():
     for other, (i, kind) in itertools.product(others, enumerate(KINDS)):
         if each[other][i] < each[first][i]:
             even = (starts[other] - starts[first]) / (each[first] - each[other])
-            print(f"In {kind}, {other} is faster after {even[i]:,.0f} further ones.")
+            even = max(even[i], 0) + counts[0]
+            print(f"In {kind}, {other} is faster from {even:,.0f} sentences on.")
 
 
 if __name__ == "__main__":
