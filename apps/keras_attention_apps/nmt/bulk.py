@@ -27,9 +27,18 @@ class TranslateBatch(bulk.ModelBatch):
     )
     map_fields = ("alignment", "attention")
 
-    def __init__(self, model=DEFAULT_MODEL, *, column="text", split=True, **options):
+    def __init__(
+        self,
+        model=DEFAULT_MODEL,
+        *,
+        column="text",
+        split=True,
+        target_language=None,
+        **options,
+    ):
         super().__init__(model, column=column, **options)
         self.split = split
+        self.target_language = target_language
 
     def rows(self, values):
         sentences = list(map(_sentence, values))
@@ -37,6 +46,7 @@ class TranslateBatch(bulk.ModelBatch):
             (x for x in sentences if isinstance(x, str)),
             batch_size=self.batch_size,
             split=self.split,
+            target_language=self.target_language,
             **self.search,
         )
         return [
@@ -73,12 +83,15 @@ def translate_bulk(config):
             "--engine ray needs --input, a text file or Parquet. Received: none"
         )
     filesystem, path = bulk.located(config.input)
+    language = config.target_language
     read = functools.partial(_inputs, config, filesystem, path)
     digest = functools.partial(bulk.text_digest, filesystem, path)
     return bulk.run_command(
         *("nmt", read, TranslateBatch, config, filesystem),
         dict if _is_parquet(config) else digest,
         split=config.split_sentences,
+        # A job of an earlier version, without this option, can be resumed.
+        **({"target_language": language} if language else {}),
     )
 
 

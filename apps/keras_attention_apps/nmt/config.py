@@ -174,6 +174,12 @@ class ModelConfig:
         "Whether the output layer of the transformer has a bias.",
         rare=True,
     )
+    separate_embeddings: bool = option(
+        False,
+        """Whether the encoder of the transformer has embeddings of its own, as models
+        with two vocabularies have.""",
+        rare=True,
+    )
     alignment_layer: Annotated[int, Range(0, MAX_LAYERS - 1)] | None = option(
         None,
         """Decoder layer of the transformer whose attention aligns the words, counted
@@ -285,6 +291,7 @@ MODEL_NEEDS = {
             "position_layout",
             "max_wavelength",
             "output_bias",
+            "separate_embeddings",
             "alignment_layer",
         ),
         ("--decoder transformer", lambda model: model.decoder == "transformer"),
@@ -627,6 +634,13 @@ class TranslateConfig:
         and that of messages. By default that in the name of a preset.""",
         rare=True,
     )
+    target_language: str | None = option(
+        None,
+        """Target language of an imported multilingual model, as its vocabulary spells
+        it, such as deu: every sentence that the model reads begins with >>deu<<. A
+        line that begins with such a token itself has that language.""",
+        rare=True,
+    )
     glossary: Path | None = option(
         None,
         """Glossary: a file with a source phrase, a tab and a target phrase in every
@@ -943,6 +957,13 @@ class ImportConfig:
         positional=True,
     )
     output: Path = option(REQUIRED, "Output folder.")
+    max_length: Length | None = option(
+        None,
+        """Maximum number of subwords in a sentence, the end token included. By default
+        that of the published model, such as 512. The shorter it is, the less memory
+        does the export of a LiteRT file take.""",
+        rare=True,
+    )
     pair: str | None = option(
         None,
         """Language pair, such as en-de. By default the end of the name of the folder,

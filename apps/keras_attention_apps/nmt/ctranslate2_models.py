@@ -4,13 +4,14 @@ Shapes: E depth of an embedding, N vocabulary size.
 """
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import ctranslate2
-import keras
 import numpy as np
 from ctranslate2.specs import TransformerSpec
+from ctranslate2.specs.common_spec import Activation
 
 from keras_attention_apps.common import files, models
 from keras_attention_apps.common.errors import UserError
@@ -22,6 +23,13 @@ SPECIAL = {PAD: "<blank>", START: "<s>", END: "</s>", UNKNOWN: "<unk>"}
 # Files of a model, beside which its subwords are written under the usual name.
 FILES = ("config.json", "model.bin", "shared_vocabulary.json")
 SUBWORDS = "sentencepiece.model"
+ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "swish": Activation.SWISH,
+    "gelu": Activation.GELU,
+}
+# Logit of a token that no translation has.
+NEVER = -10_000.0
 # CTranslate2 cuts longer sources, END included.
 MAX_INPUT_LENGTH = 1024
 
@@ -32,16 +40,10 @@ def check_convertible(translator: Any) -> None:
     config, network = translator.config, translator.network
     kind = f"attention={config.attention}{' with copy' if config.copy else ''}"
     if isinstance(network, TransformerNetwork) and not config.copy:
-        layers = [*network.encoder_layers, *network.transformer.layers]
-        activations = {layer.activation for layer in layers}
-        if all(x.norm_first for x in layers) and activations == {
-            keras.activations.relu
-        }:
-            return
-        kind = "other Transformer layers"
+        return
     raise UserError(
-        "CTranslate2 runs translators with self-attention, of pre-norm layers with "
-        f"ReLU, that do not copy. Received: {kind}"
+        "CTranslate2 runs translators with self-attention that do not copy. "
+        f"Received: {kind}"
     )
 
 
@@ -50,22 +52,32 @@ def tokens(pieces: list[str]) -> list[str]:
     return [SPECIAL.get(i, piece) for i, piece in enumerate(pieces)]
 
 
-def specification(network: TransformerNetwork, pieces: list[str]) -> TransformerSpec:
+def specification(
+    network: TransformerNetwork, pieces: list[str], banned: Iterable[int] = ()
+) -> TransformerSpec:
     """Return a network with the pieces of its vocabulary as CTranslate2 writes it.
 
+    If its output layer has a bias, the `banned` tokens are never in a translation.
     CTranslate2 appends END to the sources.
     """
     config, table = network.config, _array(network.embedding.embeddings)
     sizes = config.encoder_layers, config.decoder_layers
-    spec = TransformerSpec.from_config(sizes, config.heads, pre_norm=True)
-    spec.config.layer_norm_epsilon = network.encoder_norm.epsilon
-    spec.config.add_source_eos = True
-    spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = table
-    spec.decoder.projection.weight = table
-    bias = network.output_bias
-    spec.decoder.projection.bias = (
-        np.zeros(len(table), "float32") if bias is None else _array(bias)
+    spec = TransformerSpec.from_config(
+        sizes,
+        config.heads,
+        pre_norm=config.norm_first,
+        activation=ACTIVATIONS[config.activation],
     )
+    spec.config.layer_norm_epsilon = config.epsilon
+    spec.config.add_source_eos = True
+    spec.encoder.embeddings[0].weight = _array(network.source_embedding.embeddings)
+    spec.decoder.embeddings.weight = table
+    spec.decoder.projection.weight = table
+    bias = np.zeros(len(table), "float32")
+    if network.output_bias is not None:
+        bias = np.array(network.output_bias, "float32")
+        bias[list(banned)] = NEVER
+    spec.decoder.projection.bias = bias
     length = max(MAX_INPUT_LENGTH, config.max_length) + 1
     encodings = network.positions(np.zeros((1, length, table.shape[1]), "float32"))
     decoder = network.transformer
@@ -74,7 +86,8 @@ def specification(network: TransformerNetwork, pieces: list[str]) -> Transformer
         (spec.decoder, decoder.layers, decoder.norm),
     ):
         side.position_encodings.encodings = _array(encodings[0])
-        _set_norm(side.layer_norm, last_norm)
+        if config.norm_first:
+            _set_norm(side.layer_norm, last_norm)
         for part, layer in zip(side.layer, layers, strict=True):
             step, memory = layer.self_attention.step, layer.self_attention.memory
             _set_norm(part.self_attention.layer_norm, layer.self_attention_norm)
@@ -114,14 +127,18 @@ def _set_dense(spec, *layers):
     spec.bias = np.concatenate([_array(layer.bias) for layer in layers])
 
 
-def write_model(translator: Any, folder: Path, quantize: str = "none") -> None:
+def write_model(
+    translator: Any, folder: Path, quantize: str = "none", *, bans: bool = True
+) -> None:
     """Write the files of CTranslate2 for a translator, and its subwords.
 
     `quantize` is the precision of the matrices: `"none"`, `"int8"` or `"float16"`.
+    Unless `bans`, the search has to ban padding and the like.
     """
     check_convertible(translator)
-    pieces = translator.tokenizer.pieces
-    spec = specification(translator.network, pieces)
+    tokenizer = translator.tokenizer
+    banned = tokenizer.banned if bans else ()
+    spec = specification(translator.network, tokenizer.pieces, banned)
     if quantize != "none":
         spec.optimize(quantization=quantize)
     spec.save(str(folder))
@@ -134,7 +151,8 @@ def load_engine(translator: Any, **options: Any) -> ctranslate2.Translator:
     The options are those of `ctranslate2.Translator`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        write_model(translator, Path(folder))
+        # Our searches ban them.
+        write_model(translator, Path(folder), bans=False)
         return ctranslate2.Translator(folder, **options)
 
 

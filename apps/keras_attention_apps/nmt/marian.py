@@ -21,7 +21,6 @@ from keras_attention_apps.common.errors import UserError, listed, reason
 from keras_attention_apps.common.tokenizer import END, PAD, START, UNKNOWN
 from keras_attention_apps.nmt.config import ModelConfig
 from keras_attention_apps.nmt.subwords import (
-    LANGUAGE,
     WORD_BEGIN,
     Subwords,
     normalization_table,
@@ -51,7 +50,8 @@ class Published:
 
     Attributes:
         config: The `ModelConfig` of the network.
-        vocabulary: Pieces in the order of their ids.
+        vocabulary: Pieces of sources in the order of their ids.
+        target_vocabulary: Those of targets, the same unless there are two vocabularies.
         source, target: The SentencePiece models, bytes.
         weights: Dict of arrays, named as those of transformers.
         has_pad: Whether the padding token has an embedding. It begins translations; if
@@ -60,6 +60,7 @@ class Published:
 
     config: ModelConfig
     vocabulary: list[str]
+    target_vocabulary: list[str]
     source: bytes
     target: bytes
     weights: dict[str, np.ndarray]
@@ -102,7 +103,6 @@ def read_object(folder: Path, name: str) -> dict[str, Any]:
 _EXPECTED: dict[str, Any] = {
     "model_type": "marian",
     "scale_embedding": True,
-    "share_encoder_decoder_embeddings": True,
     "tie_word_embeddings": True,
     "normalize_before": False,
     "normalize_embedding": False,
@@ -141,16 +141,24 @@ def read_transformers(folder: Path) -> Published:
         ),
         max_length=_size(config, "max_position_embeddings"),
         epsilon=1e-5,
+        separate_embeddings=not config.get("share_encoder_decoder_embeddings", True),
     )
-    vocabulary = _in_order(read_object(folder, "vocab.json"), "vocab.json")
+    names = ["vocab.json"]
     if (folder / "target_vocab.json").is_file():
-        raise UserError("expected one vocabulary. Received: target_vocab.json, too")
-    for name, piece in (("eos_token_id", END_PIECE), ("pad_token_id", PAD_PIECE)):
-        if piece not in vocabulary or config.get(name) != vocabulary.index(piece):
+        if not model.separate_embeddings:
             raise UserError(
-                f"expected {name} of config.json to be that of {piece} in vocab.json. "
-                f"Received: {config.get(name)!r}"
+                "expected share_encoder_decoder_embeddings=False in config.json of a "
+                "model with target_vocab.json. Received: True"
             )
+        names.append("target_vocab.json")
+    vocabularies = [_in_order(read_object(folder, x), x) for x in names]
+    for file, pieces in zip(names, vocabularies, strict=True):
+        for name, piece in (("eos_token_id", END_PIECE), ("pad_token_id", PAD_PIECE)):
+            if piece not in pieces or config.get(name) != pieces.index(piece):
+                raise UserError(
+                    f"expected {name} of config.json to be that of {piece} in {file}. "
+                    f"Received: {config.get(name)!r}"
+                )
     start = config.get("decoder_start_token_id")
     if start != config["pad_token_id"]:
         raise UserError(
@@ -159,10 +167,11 @@ def read_transformers(folder: Path) -> Published:
         )
     return Published(
         model,
-        vocabulary,
+        vocabularies[0],
+        vocabularies[-1],
         read_file(folder, "source.spm"),
         read_file(folder, "target.spm"),
-        _transformers_weights(folder),
+        _transformers_weights(folder, separate=model.separate_embeddings),
         has_pad=True,
     )
 
@@ -232,8 +241,18 @@ def _in_order(ids: dict[str, Any], name: str) -> list[str]:
 # --- Weights ---
 
 
-def _transformers_weights(folder):
-    """Return the arrays of a model of transformers."""
+# Names of the embeddings in transformers.
+_SHARED, _OUTPUT = "model.shared.weight", "lm_head.weight"
+_OF_SOURCE, _OF_TARGET = (
+    f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")
+)
+
+
+def _transformers_weights(folder, *, separate):
+    """Return the arrays of a model of transformers.
+
+    If the embeddings are `separate`, there are two of them.
+    """
     if (folder / "model.safetensors").is_file():
         weights = read_safetensors(folder / "model.safetensors")
     elif (folder / "pytorch_model.bin").is_file():
@@ -242,25 +261,28 @@ def _transformers_weights(folder):
         raise UserError(
             f"{str(folder)!r} has neither model.safetensors nor pytorch_model.bin"
         )
-    shared = weights.pop("model.shared.weight", None)
-    tied = [
-        weights.pop(name, None)
-        for name in (
-            "model.encoder.embed_tokens.weight",
-            "model.decoder.embed_tokens.weight",
-            "lm_head.weight",
-        )
-    ]
-    shared = next((x for x in (shared, *tied) if x is not None), None)
-    if shared is None:
-        raise UserError("the weights have no model.shared.weight")
-    for other in tied:
-        if other is not None and not np.array_equal(other, shared):
-            raise UserError("expected one embedding for source, target and output")
+    if separate:
+        tables = {
+            "source_embedding": _tied(weights, _OF_SOURCE),
+            "embedding": _tied(weights, _OF_TARGET, _OUTPUT),
+        }
+    else:
+        names = _SHARED, _OF_SOURCE, _OF_TARGET, _OUTPUT
+        tables = {"embedding": _tied(weights, *names)}
     # The positions are computed.
     for side in ("encoder", "decoder"):
         weights.pop(f"model.{side}.embed_positions.weight", None)
-    return {**weights, "embedding": shared}
+    return {**weights, **tables}
+
+
+def _tied(weights, *names):
+    """Remove equal arrays of some names from the weights, and return one of them."""
+    tables = [weights.pop(name) for name in names if name in weights]
+    if not tables:
+        raise UserError(f"the weights have no {names[0]}")
+    if not all(np.array_equal(x, tables[0]) for x in tables):
+        raise UserError(f"expected one embedding as {', '.join(names)}")
+    return tables[0]
 
 
 _SAFETENSORS_TYPES = {
@@ -448,7 +470,6 @@ _MARIAN_EXPECTED = {
     "transformer-train-position-embeddings": ("false",),
     "transformer-no-projection": ("false",),
     "transformer-depth-scaling": ("false", "true"),
-    "tied-embeddings-all": ("true",),
     "lemma-dim-emb": ("0",),
 }
 # Names of the parts of a layer in Marian, and in transformers.
@@ -469,6 +490,11 @@ _MARIAN_PARTS = {
         for kind, name in (("W", "weight"), ("b", "bias"))
         for letter, projection in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out"))
     },
+}
+_MARIAN_EMBEDDINGS = {
+    "Wemb": "embedding",
+    "decoder_Wemb": "embedding",
+    "encoder_Wemb": "source_embedding",
 }
 _LAYER = re.compile(r"(encoder|decoder)_l(\d+)_(.+)")
 
@@ -522,10 +548,10 @@ def read_marian(folder: Path, archives: list[Path]) -> Published:
     models, vocabularies = decoder.get("models"), decoder.get("vocabs")
     if not (isinstance(models, list) and isinstance(vocabularies, list)):
         raise UserError("expected lists of models and vocabs in decoder.yml")
-    if len(models) > 1 or len(set(vocabularies)) > 1:
+    if len(models) > 1 or len(vocabularies) > 2:
         raise UserError(
-            "expected one model and one vocabulary in decoder.yml. "
-            f"Received: {len(models)} and {len(set(vocabularies))}"
+            "expected one model and the vocabularies of source and target in "
+            f"decoder.yml. Received: {len(models)} and {len(vocabularies)}"
         )
     names = [path.name for path in archives]
     name = Path(models[0]).name
@@ -544,7 +570,23 @@ def read_marian(folder: Path, archives: list[Path]) -> Published:
                 f"expected a model of Marian with {option} "
                 f"{' or '.join(map(repr, allowed))}. Received: {value!r:.60}"
             )
-    vocabulary = Path(vocabularies[0]).name
+    is_true = {
+        name
+        for name in ("tied-embeddings-all", "tied-embeddings", "tied-embeddings-src")
+        if options.get(name) == "true"
+    }
+    separate = is_true == {"tied-embeddings"}
+    if not separate and "tied-embeddings-all" not in is_true:
+        raise UserError(
+            "expected a model of Marian with tied-embeddings-all or tied-embeddings. "
+            f"Received: {', '.join(sorted(is_true)) or 'neither'}"
+        )
+    vocabularies = [Path(x).name for x in vocabularies]
+    if len(set(vocabularies)) > 1 and not separate:
+        raise UserError(
+            "expected one vocabulary for one embedding (tied-embeddings-all). "
+            f"Received: {' and '.join(vocabularies)}"
+        )
     sizes = {
         ours: _number(options, theirs)
         for ours, theirs in (
@@ -564,10 +606,16 @@ def read_marian(folder: Path, archives: list[Path]) -> Published:
         epsilon=1e-9,
         # Marian's wavelengths reach 10000 with the last pair of a sine and a cosine.
         max_wavelength=10_000.0 ** (half / max(half - 1, 1)),
+        separate_embeddings=separate,
+    )
+    source, target = (
+        read_vocabulary(_text(read_file(folder, x), x), x)
+        for x in (vocabularies[0], vocabularies[-1])
     )
     return Published(
         config,
-        read_vocabulary(_text(read_file(folder, vocabulary), vocabulary), vocabulary),
+        source,
+        target,
         read_file(folder, "source.spm"),
         read_file(folder, "target.spm"),
         _marian_weights(arrays),
@@ -599,8 +647,8 @@ def _marian_weights(arrays):
     """Return the arrays of Marian under the names of transformers."""
     weights = {}
     for name, array in arrays.items():
-        if name == "Wemb":
-            weights["embedding"] = array
+        if name in _MARIAN_EMBEDDINGS:
+            weights[_MARIAN_EMBEDDINGS[name]] = array
             continue
         if name == "decoder_ff_logit_out_b":
             weights["final_logits_bias"] = array
@@ -618,20 +666,30 @@ def _marian_weights(arrays):
 # --- The network and its tokenizer ---
 
 
-def token_order(published: Published) -> list[int | None]:
-    """Return for each of our token ids its number in the published vocabulary.
+def joint_pieces(published: Published) -> list[str]:
+    """Return the pieces of our vocabulary, from the first id after `SPECIAL` on.
+
+    Of two vocabularies, it has the pieces of both.
+    """
+    pieces = dict.fromkeys([*published.vocabulary, *published.target_vocabulary])
+    special = PAD_PIECE, END_PIECE, UNKNOWN_PIECE
+    return [piece for piece in pieces if piece not in special]
+
+
+def token_order(published: Published, *, is_source: bool = False) -> list[int | None]:
+    """Return for each of our token ids its number in the published target vocabulary.
 
     Our ids begin with PAD, START, END and UNKNOWN; `None` is for a token that the
-    vocabulary does not have.
+    vocabulary does not have. If `is_source`, it is that of sources.
     """
-    numbers = {piece: i for i, piece in enumerate(published.vocabulary)}
+    vocabulary = published.vocabulary if is_source else published.target_vocabulary
+    numbers = {piece: i for i, piece in enumerate(vocabulary)}
     missing = [x for x in (END_PIECE, UNKNOWN_PIECE) if x not in numbers]
     if missing:
         raise UserError(f"the vocabulary has no {missing[0]}")
-    pad = numbers.get(PAD_PIECE)
-    first = [pad, pad, numbers[END_PIECE], numbers[UNKNOWN_PIECE]]
-    rest = [i for i in range(len(numbers)) if i not in first]
-    return [*first, *rest]
+    # START is the padding, which begins translations.
+    first = PAD_PIECE, PAD_PIECE, END_PIECE, UNKNOWN_PIECE
+    return [numbers.get(piece) for piece in (*first, *joint_pieces(published))]
 
 
 class _Assignment:
@@ -685,20 +743,17 @@ class _Assignment:
 def assign_weights(network: Any, published: Published) -> None:
     """Set the weights of a `TransformerNetwork` to those of a published model."""
     weights = _Assignment(published.weights)
+    if network.source_embedding is not network.embedding:
+        table = weights.take("source_embedding")
+        rows = _rows_of(table, token_order(published, is_source=True), 0.0)
+        name = "the embedding of sources"
+        weights.assign(network.source_embedding.embeddings, rows, name)
     order = token_order(published)
-    exists = np.array([number is not None for number in order])
-    numbers = np.array([number or 0 for number in order])
     table = weights.take("embedding")
-    count = len(published.vocabulary)
-    bias = weights.rest.pop("final_logits_bias", np.zeros(count, "float32")).reshape(-1)
-    if not len(table) == len(bias) == count:
-        raise UserError(
-            f"expected {count:,} embeddings and biases, one for each token. "
-            f"Received: {len(table):,} and {len(bias):,}"
-        )
-    rows = np.where(exists[:, None], table[numbers], 0.0)
+    rows = _rows_of(table, order, 0.0)
     weights.assign(network.embedding.embeddings, rows, "the embedding")
-    bias = np.where(exists, bias[numbers], NEVER)
+    bias = weights.rest.pop("final_logits_bias", np.zeros(len(table), "float32"))
+    bias = _rows_of(bias.reshape(-1), order, NEVER)
     if published.has_pad:
         # Two of our tokens are this one: together, they have its probability.
         bias[[PAD, START]] -= math.log(2)
@@ -713,6 +768,22 @@ def assign_weights(network: Any, published: Published) -> None:
         )
 
 
+def _rows_of(table, order, missing):
+    """Return the rows of a published table in the order of our ids.
+
+    A token that the vocabulary does not have gets a row of the number `missing`.
+    """
+    exists = np.array([number is not None for number in order])
+    count = max(number for number in order if number is not None) + 1
+    if len(table) != count:
+        raise UserError(
+            f"expected {count:,} embeddings and biases, one for each token. "
+            f"Received: {len(table):,}"
+        )
+    rows = table[[number or 0 for number in order]]
+    return np.where(exists.reshape(-1, *[1] * (table.ndim - 1)), rows, missing)
+
+
 def subwords_of(published: Published) -> Subwords:
     """Return the tokenizer of a published model.
 
@@ -721,20 +792,22 @@ def subwords_of(published: Published) -> Subwords:
     single character. A subword that is in no vocabulary is left out, so that a text is
     split into subwords that the network knows.
     """
-    order = token_order(published)[len(SPECIAL) :]
-    pieces = [published.vocabulary[number] for number in order if number is not None]
+    pieces = joint_pieces(published)
     source, target = (
-        _with_vocabulary(content, pieces, name)
-        for content, name in (
-            (published.source, "source.spm"),
-            (published.target, "target.spm"),
+        _with_vocabulary(content, pieces, set(vocabulary), name)
+        for content, vocabulary, name in (
+            (published.source, published.vocabulary, "source.spm"),
+            (published.target, published.target_vocabulary, "target.spm"),
         )
     )
     return Subwords(with_target(source, target))
 
 
-def _with_vocabulary(content, pieces, name):
-    """Return a SentencePiece model with other pieces, in the given order."""
+def _with_vocabulary(content, pieces, vocabulary, name):
+    """Return a SentencePiece model with other pieces, in the given order.
+
+    It produces only those that are in its `vocabulary`, a set.
+    """
     from google.protobuf.message import DecodeError
     from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
@@ -756,8 +829,10 @@ def _with_vocabulary(content, pieces, name):
     for piece in pieces:
         if _LANGUAGE_TOKEN.match(piece):
             # With the mark of a beginning, as it is found in a text.
-            kind = kinds.USER_DEFINED
+            kind = kinds.USER_DEFINED if piece in vocabulary else kinds.UNUSED
             new.pieces.add(piece=WORD_BEGIN + piece, score=0.0, type=kind)
+        elif piece not in vocabulary:
+            new.pieces.add(piece=piece, score=0.0, type=kinds.UNUSED)
         elif piece in known:
             new.pieces.add().CopyFrom(known[piece])
         elif len(piece) == 1:
@@ -786,5 +861,4 @@ def _with_vocabulary(content, pieces, name):
 
 def languages_in(subwords: Subwords) -> list[str]:
     """Return the target languages of a multilingual model, such as `["deu", "fra"]`."""
-    tokens = filter(LANGUAGE.match, subwords.pieces)
-    return [token.removeprefix(WORD_BEGIN)[2:-2] for token in tokens]
+    return list(subwords.languages)

@@ -212,8 +212,13 @@ class Subwords(StoredTokenizer):
         self._begins = [piece.startswith(WORD_BEGIN) for piece in self.pieces]
         controls = {f"<0x{byte:02X}>" for byte in (*range(33), 127)}
         spelt = [i for i, piece in enumerate(self.pieces) if piece in controls]
-        language_tokens = [i for i, x in enumerate(self.pieces) if LANGUAGE.match(x)]
-        self.banned = PAD, START, UNKNOWN, *spelt, *language_tokens
+        # Tokens of the target languages of a multilingual model, by their codes.
+        self.languages = {
+            piece.removeprefix(WORD_BEGIN)[2:-2]: i
+            for i, piece in enumerate(self.pieces)
+            if LANGUAGE.match(piece)
+        }
+        self.banned = PAD, START, UNKNOWN, *spelt, *self.languages.values()
         self.target = self
         target = target_model(parsed)
         if target is not None:

@@ -41,6 +41,8 @@ SORTED_BATCHES = 16
 MAX_SENTENCES = 100
 # An n-gram of up to so many tokens that follows itself so many times is a loop.
 LOOP_TOKENS, LOOP = 4, 4
+# Target language at the beginning of a text: `>>deu<<`.
+_TARGET_LANGUAGE = re.compile("\\s*>>([^<>]+)<<\\s*")
 # The number of tokens before a phrase that may begin everywhere.
 ANYWHERE = -1
 T = TypeVar("T")
@@ -204,7 +206,8 @@ class Translation(Output):
 class _Source:
     """A sentence as the search reads it, with the target phrases of a glossary.
 
-    It is `prepared` from the sentence of the text.
+    It is `prepared` from the sentence of the text. If `has_language`, the first token
+    is that of the target language, which belongs to no word.
 
     `phrases` are their token ids, and `word_indices` the sets of indices of the words
     that each translates, empty where words have no spaces between them. `omitted` are
@@ -217,6 +220,23 @@ class _Source:
     word_indices: list
     omitted: list
     prepared: Prepared
+    has_language: bool = False
+
+    @property
+    def sentence_ids(self):
+        """The token ids without that of the target language."""
+        return self.token_ids[self.has_language :]
+
+    def sentence_weights(self, weights):
+        """Return attention `(T, S)` to the sentence, without the target language.
+
+        The weights of the token of the language are added to those of the end.
+        """
+        if not self.has_language:
+            return weights
+        weights = np.array(weights)
+        weights[:, len(self.token_ids) - 1] += weights[:, 0]
+        return weights[:, 1:]
 
 
 class BaseTranslator(Predictor):
@@ -307,6 +327,7 @@ class BaseTranslator(Predictor):
         batch_size: int = 64,
         split: bool = True,
         glossary: Glossary | dict[str, str] | None = None,
+        target_language: str | None = None,
         **search: Any,
     ) -> Iterator[list[Translation]]:
         """Translate any number of sentences, in batches of similar length.
@@ -326,6 +347,10 @@ class BaseTranslator(Predictor):
                 a source phrase occurs in a sentence, its translations contain the
                 target phrase. Phrases that exceed the maximum length of the model
                 are left out, from the end.
+            target_language: Target language of a multilingual model, as its vocabulary
+                spells it, such as `"deu"`: every sentence that the model reads begins
+                with `>>deu<<`. A text that begins with such a token itself has that
+                language.
             **search: Options of the beam search, `TranslationSearchOptions`:
                 `beam_size`, where 1 is greedy search; `length_penalty`, which ranks
                 hypotheses by log-probability / length ** penalty; `min_length_ratio`
@@ -336,19 +361,21 @@ class BaseTranslator(Predictor):
             For each sentence, in order, the list of its `Translation`s, best first.
 
         Raises:
-            ValueError: If `n_best` or `batch_size` is out of range, or `sentences` is a
-                string.
+            ValueError: If `n_best` or `batch_size` is out of range, `sentences` is a
+                string, or the model does not have the `target_language`.
         """
         if isinstance(glossary, dict):
             glossary = Glossary(glossary)
+        self.check_target_language(target_language)
         search = self.checked_search(sentences, n_best, batch_size, search)
         layouts: collections.deque[Layout] = collections.deque()
 
         def parts():
             for text in sentences:
+                language, text = self._target_language(text, target_language)
                 layout = self.layout(text, split=split)
                 layouts.append(layout)
-                yield from layout.parts[:MAX_SENTENCES]
+                yield from ((x, language) for x in layout.parts[:MAX_SENTENCES])
 
         options = batch_size, n_best, search
         translated = self._translate_sentences(parts(), glossary, options)
@@ -364,15 +391,18 @@ class BaseTranslator(Predictor):
             yield joined
 
     def _translate_sentences(self, sentences, glossary, options):
-        """Yield the list of `Translation`s of each sentence, as `translate_each`."""
+        """Yield the list of `Translation`s of each sentence, as `translate_each`.
+
+        `sentences` are pairs of a `Part` and its target language.
+        """
         batch_size, n_best, _ = options
         # In batches of one sentence, sorting saves nothing.
         sorted_batches = SORTED_BATCHES if batch_size > 1 else 1
         for chunk in chunks(sentences, batch_size * sorted_batches):
-            sources = [self._source(part, glossary) for part in chunk]
+            sources = [self._source(part, glossary, x) for part, x in chunk]
             results = [
                 [self.marked(_copied_translation(x.prepared))]
-                if len(x.token_ids) == 1 or x.prepared.has_only_symbols
+                if len(x.sentence_ids) == 1 or x.prepared.has_only_symbols
                 else None
                 for x in sources
             ]
@@ -445,7 +475,7 @@ class BaseTranslator(Predictor):
         """
         token_ids, origins, weights = self._expanded(source, hypothesis)
         _, word_indices = self.tokenizer.words(token_ids)
-        source_word_indices = self.tokenizer.word_indices(source.token_ids)
+        source_word_indices = self.tokenizer.word_indices(source.sentence_ids)
         weights = merge_weights(weights, source_word_indices, word_indices)
         spans = []
         for of_phrase in source.word_indices:
@@ -476,7 +506,7 @@ class BaseTranslator(Predictor):
         if self.copying:
             token_ids, origins = self.copying.expand(token_ids, source.token_ids)
             weights = weights[origins]
-        return token_ids, origins, weights
+        return token_ids, origins, source.sentence_weights(weights)
 
     @property
     def has_symbols(self) -> bool:
@@ -506,7 +536,9 @@ class BaseTranslator(Predictor):
 
     def part_length(self, part: Part) -> int:
         """Return the number of subwords of a `Part` of a layout, END included."""
-        return len(self.tokenizer.encode(self._prepared(part, None).text))
+        count = len(self.tokenizer.encode(self._prepared(part, None).text))
+        # One more for the target language.
+        return count + bool(self.tokenizer.languages)
 
     def _prepared(self, part: Part, glossary: Glossary | None) -> Prepared:
         names = []
@@ -521,19 +553,46 @@ class BaseTranslator(Predictor):
             reserved=glossary.spans(part.text) if glossary else (),
         )
 
-    def _source(self, part: Part, glossary: Glossary | None) -> _Source:
+    def check_target_language(self, language: str | None) -> None:
+        """Raise a `UserError` for a target language that the model does not have."""
+        known = self.tokenizer.languages
+        if language is None or language in known:
+            return
+        if not known:
+            raise UserError(
+                "target_language needs a multilingual model, whose vocabulary has "
+                f"tokens such as >>deu<<. Received: {language!r:.60}"
+            )
+        raise UserError(
+            f"target_language must be one of {', '.join(known)}. "
+            f"Received: {language!r:.60}"
+        )
+
+    def _target_language(self, text, language):
+        """Return the target language of a text, and the text without its token."""
+        match = _TARGET_LANGUAGE.match(text)
+        if match and match[1] in self.tokenizer.languages:
+            return match[1], text[match.end() :]
+        return language, text
+
+    def _source(
+        self, part: Part, glossary: Glossary | None, language: str | None = None
+    ) -> _Source:
         """Return the `_Source` of a sentence and a `Glossary`, which may be `None`."""
         prepared = self._prepared(part, glossary)
         sentence = prepared.text
         token_ids = self.tokenizer.encode(sentence)
+        if language is not None:
+            token_ids = [self.tokenizer.languages[language], *token_ids]
+        has_language = language is not None
         cut = len(token_ids) > self.max_length
         if cut:
             token_ids = [*token_ids[: self.max_length - 1], END]
         if not glossary:
-            return _Source(token_ids, cut, [], [], [], prepared)
+            return _Source(token_ids, cut, [], [], [], prepared, has_language)
         if cut:
             # Phrases of the rest have nothing to translate.
-            sentence = self.tokenizer.decode(token_ids)
+            sentence = self.tokenizer.decode(token_ids[has_language:])
         entries = glossary.find(sentence)
         phrases = self._phrases(entries)
         while sum(map(len, phrases)) >= self.max_length:
@@ -542,7 +601,9 @@ class BaseTranslator(Predictor):
         word_indices = [x if is_aligned else set() for x in entries.values()]
         omitted = list(entries)[len(phrases) :]
         word_indices = word_indices[: len(phrases)]
-        return _Source(token_ids, cut, phrases, word_indices, omitted, prepared)
+        return _Source(
+            *(token_ids, cut, phrases, word_indices, omitted, prepared, has_language)
+        )
 
     def _phrases(self, targets):
         """Return target phrases as lists of token ids."""
@@ -562,7 +623,7 @@ class BaseTranslator(Predictor):
         """Return the translation of one of the `ranked` hypotheses of a sentence."""
         prepared = source.prepared
         token_ids, origins, weights = self._expanded(source, hypothesis)
-        source_words, source_word_indices = self.tokenizer.words(source.token_ids)
+        source_words, source_word_indices = self.tokenizer.words(source.sentence_ids)
         words, word_indices = self.tokenizer.words(token_ids)
         # A word that was copied is one subword.
         subwords = [""] * len(hypothesis.token_ids)

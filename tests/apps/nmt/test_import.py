@@ -27,7 +27,7 @@ from keras_attention_apps.nmt import marian
 from keras_attention_apps.nmt.commands.import_model import read_translator
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
-from keras_attention_apps.nmt.network import alignment, build_network
+from keras_attention_apps.nmt.network import alignment_head, build_network
 from keras_attention_apps.nmt.translations import LiteTranslator
 
 NUMBERS = Path(__file__).parent / "marian_logits.json"
@@ -139,6 +139,15 @@ def test_an_imported_model_comes_back_from_its_folder(folder, tmp_path, capsys):
     assert "katzen" in glossary.text.lower()
 
 
+def test_a_maximum_length_can_be_chosen(folder, tmp_path):
+    output = str(tmp_path / "model")
+    main(["import", str(folder), "--output", output, "--max-length", "7"])
+
+    translator = Translator.from_preset(output)
+    assert translator.max_length == 7
+    assert translator.translate("Two cats sleep on the roof in the red snow.").cut
+
+
 def test_subwords_are_those_of_both_tokenizers(folder):
     import sentencepiece
 
@@ -172,6 +181,160 @@ def test_a_target_language_is_one_token(tmp_path, capsys):
     assert subwords.pieces[first] == "\u2581>>deu<<"
     assert rest == subwords.encode("Two cats")
     assert first in subwords.banned and UNKNOWN in subwords.banned
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory):
+    """The translator of a model with two target languages."""
+    folder = tmp_path_factory.mktemp("many")
+    published.write_transformers(folder, languages=[">>deu<<", ">>fra<<"], end_bias=2.0)
+    return read_translator(folder)
+
+
+@pytest.mark.parametrize(
+    "text, language",
+    [
+        ("Two cats sleep. The snow is red.", "deu"),
+        (">>deu<< Two cats sleep. The snow is red.", None),
+        (" >>deu<<Two cats sleep. The snow is red.", "fra"),
+    ],
+)
+def test_every_sentence_begins_with_the_target_language(
+    multilingual, monkeypatch, text, language
+):
+    searched, search = [], multilingual._search
+
+    def record(token_ids, *arguments):
+        searched.extend(map(list, token_ids))
+        return search(token_ids, *arguments)
+
+    monkeypatch.setattr(multilingual, "_search", record)
+    translation = multilingual.translate(text, target_language=language)
+
+    subwords = multilingual.tokenizer
+    token = subwords.pieces.index("\u2581>>deu<<")
+    sentences = ["Two cats sleep.", "The snow is red."]
+    assert sorted(searched) == sorted([token, *subwords.encode(x)] for x in sentences)
+    # It is no word of the source, and its attention is that of the end.
+    assert " ".join(translation.source_words) == " ".join(sentences)
+    assert translation.words
+    totals = translation.weights.sum(axis=1) + translation.end_weights
+    np.testing.assert_allclose(totals, 1.0, atol=1e-5)
+
+
+def test_weights_of_words_do_not_move_with_the_target_language(multilingual):
+    subwords = multilingual.tokenizer
+    ids = [subwords.languages["fra"], *subwords.encode("Two cats sleep.")]
+    (ranked,) = multilingual._search([ids], 1, 1, multilingual.search_options())
+
+    translation = multilingual.translate("Two cats sleep.", target_language="fra")
+
+    _, places = subwords.words(ids[1:])
+    tokens = ranked[0].length - 1
+    _, target_places = subwords.words(ranked[0].token_ids)
+    expected = np.zeros((len(translation.words), len(translation.source_words)))
+    for token in range(tokens):
+        for column, place in enumerate(places, start=1):
+            share = 1 / np.sum(target_places == target_places[token])
+            weight = ranked[0].weights[token, column]
+            expected[target_places[token], place] += share * weight
+    np.testing.assert_allclose(translation.weights, expected, atol=1e-5)
+
+
+def test_a_wrong_target_language_is_refused(multilingual, folder, tmp_path, capsys):
+    with pytest.raises(UserError, match=r"must be one of deu, fra. Received: 'xyz'"):
+        multilingual.translate("Two cats.", target_language="xyz")
+    with pytest.raises(UserError, match=r"needs a multilingual model.*'deu'"):
+        read_translator(folder).translate("Two cats.", target_language="deu")
+    multilingual.save(tmp_path / "model", half=False)
+    command = ["translate", "Two cats.", "--model", str(tmp_path / "model")]
+    error = error_of(main, [*command, "--target-language", "xyz"], capsys)
+    assert "must be one of deu, fra" in error
+    assert main([*command, "--target-language", "fra"]) == 0
+    expected = multilingual.translate("Two cats.", target_language="fra")
+    assert capsys.readouterr().out == f"{expected.text}\n"
+
+
+def test_two_vocabularies_have_their_embeddings(folder, tmp_path):
+    vocabularies = published.write_separate(tmp_path, end_bias=2.0)
+    separate = marian.read_published(tmp_path)
+    shared = marian.read_published(folder)
+    translator, reference = read_translator(tmp_path), read_translator(folder)
+    text = "Two cats ru\ufb01n a z dog?"
+    ids = translator.tokenizer.encode(text)
+    pieces, joint = translator.tokenizer.pieces, reference.tokenizer.pieces
+    places = {piece: i for i, piece in enumerate(joint)}
+    # The letter z is in the other vocabulary alone.
+    known = [x if x in vocabularies[0] else "<unk>" for x in published_pieces(text)]
+    assert [pieces[i] for i in ids] == [*known, "</s>"]
+    assert len(pieces) == len(joint) + sum(x.startswith("<") for x in pieces[4:])
+    source = np.array([ids], "int32")
+    target = [START, *translator.tokenizer.target.encode("Zwei Hunde")]
+    logits = []
+    for model, names in ((translator, None), (reference, places)):
+        row, column = (
+            np.array([[x if names is None else names[pieces[x]] for x in side]])
+            for side in (source[0], target)
+        )
+        outputs = model.network({"source": row, "target": column})
+        logits.append(numpy(model.network.logits(outputs)))
+    for token, piece in enumerate(pieces):
+        if token > START and piece in vocabularies[1] and piece in places:
+            np.testing.assert_allclose(
+                logits[0][..., token], logits[1][..., places[piece]], atol=1e-5
+            )
+        elif token > START:
+            assert (logits[0][..., token] < -25).all()
+    assert separate.config.separate_embeddings
+    assert not shared.config.separate_embeddings
+    translator.save(tmp_path / "model", half=False)
+    loaded = Translator.from_preset(tmp_path / "model")
+    assert loaded.translate(text).text == translator.translate(text).text
+
+
+def published_pieces(text):
+    """Return the pieces of the source tokenizer."""
+    import sentencepiece
+
+    model = sentencepiece.SentencePieceProcessor(
+        model_proto=published.spm(published.SOURCE_WORDS)
+    )
+    return model.encode(text, out_type=str)
+
+
+@pytest.mark.slow
+def test_transformers_reads_two_vocabularies(tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    published.write_separate(tmp_path)
+    peer = transformers.MarianMTModel.from_pretrained(tmp_path).eval()
+    peer.save_pretrained(tmp_path)
+    model = marian.read_published(tmp_path)
+    network = network_of(model)
+    random, pad = np.random.default_rng(1), len(model.vocabulary) - 1
+    source = random.integers(1, 20, (2, 9))
+    target = np.pad(random.integers(1, 20, (2, 4)), ((0, 0), (1, 0)))
+    target[:, 0] = pad
+
+    with torch.no_grad():
+        logits = peer(
+            input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target)
+        ).logits.numpy()
+
+    sides = [marian.token_order(model, is_source=x) for x in (True, False)]
+    ids = [{number: i for i, number in enumerate(order)} for order in sides]
+    ids[1][pad] = START
+    source, target = (
+        np.array([[of_side[x] for x in row] for row in rows])
+        for of_side, rows in zip(ids, (source, target), strict=True)
+    )
+    inputs = {"source": source, "target": np.pad(target, ((0, 0), (0, 1)))}
+    found = numpy(network.logits(network(inputs)))
+    for token, number in enumerate(sides[1]):
+        if number is not None and token > START:
+            np.testing.assert_allclose(
+                found[..., token], logits[..., number], atol=1e-5
+            )
 
 
 def test_the_files_of_marian_are_the_same_model(folder, tmp_path):
@@ -318,7 +481,11 @@ def test_a_damaged_safetensors_file_is_refused(folder, tmp_path):
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="LiteRT files need TensorFlow"
 )
-def test_a_litert_file_of_an_imported_model_translates_as_it_does(tmp_path):
+def test_a_litert_file_of_an_imported_model_translates_as_it_does(
+    tmp_path, monkeypatch
+):
+    # As for a model of the usual size: one length of sources.
+    monkeypatch.setattr("keras_attention_apps.nmt.commands.export.MAX_WEIGHTS", 1000)
     published.write_transformers(
         tmp_path / "en-de", end_bias=2.0, max_position_embeddings=16
     )
@@ -331,8 +498,84 @@ def test_a_litert_file_of_an_imported_model_translates_as_it_does(tmp_path):
 
     expected = [x.text for x in translator.translate(sentences, beam_size=4)]
 
-    lite = LiteTranslator(lite).translate(sentences)
-    assert [x.text for x in lite] == expected
+    runtime = LiteTranslator(lite)
+    assert runtime.lengths == [16]
+    assert [x.text for x in runtime.translate(sentences)] == expected
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="SavedModels need TensorFlow"
+)
+def test_a_saved_model_of_an_imported_model_translates_as_it_does(tmp_path):
+    pytest.importorskip("tensorflow_text")
+    import tensorflow as tf
+
+    published.write_transformers(
+        tmp_path / "en-de", end_bias=2.0, max_position_embeddings=16
+    )
+    translator = read_translator(tmp_path / "en-de")
+    translator.save(tmp_path / "model", half=False)
+    served = tmp_path / "served"
+    main(["export", str(served), "--model", str(tmp_path / "model")])
+    sentences = ["Two cats sleep", "A dog ru\ufb01n", "the snow"]
+
+    loaded = tf.saved_model.load(str(served)).signatures["serving_default"]
+    outputs = loaded(sentences=tf.constant(sentences))
+
+    texts = [x.decode() for x in outputs["translation"].numpy()]
+    ids = [translator.tokenizer.encode(x) for x in sentences]
+    ranked = translator._search(ids, 3, 1, translator.search_options())
+    expected = [translator.tokenizer.decode(x[0].token_ids) for x in ranked]
+    assert texts == expected
+    assert all(texts)
+
+
+def test_ctranslate2_computes_imported_models_as_we_do(tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    import sentencepiece
+
+    from keras_attention_apps.nmt import ctranslate2_models
+    from keras_attention_apps.nmt.ctranslate2_runtime import CTranslate2Translator
+
+    published.write_transformers(tmp_path / "en-de", languages=[">>deu<<"])
+    translator = read_translator(tmp_path / "en-de")
+    translator.save(tmp_path / "model", half=False)
+    subwords, options = translator.tokenizer, {"target_language": "deu"}
+    source = [subwords.languages["deu"], *subwords.encode("Two cats sleep.")]
+    target = subwords.target.encode("Zwei Hunde rennen.")
+
+    engine = ctranslate2_models.load_engine(translator, compute_type="float32")
+    names = ctranslate2_models.tokens(subwords.pieces)
+    spelled = [[[names[i] for i in side[:-1]]] for side in (source, target)]
+    (scored,) = engine.score_batch(*spelled)
+
+    (forced,) = translator.forced_hypotheses([source], [target])
+    np.testing.assert_allclose(
+        scored.log_probs, forced.token_log_probabilities, atol=1e-4
+    )
+    runtime = CTranslate2Translator.from_preset(tmp_path / "model", threads=1)
+    assert runtime.translate("Two cats sleep. The snow.", **options).words
+    # Of its files alone, no search finds padding or a target language.
+    command = ["--format", "ctranslate2", "--model", str(tmp_path / "model")]
+    bias = numpy(translator.network.output_bias).copy()
+    bias[list(subwords.banned)] = 9.0
+    translator.network.output_bias.assign(bias)
+    translator.save(tmp_path / "model", half=False)
+    exported = tmp_path / "exported"
+    assert main(["export", str(exported), *command]) == 0
+    processor = sentencepiece.SentencePieceProcessor(
+        model_file=str(exported / "sentencepiece.model")
+    )
+    pieces = processor.encode(">>deu<< Two cats sleep.", out_type=str)
+    assert pieces == spelled[0][0]
+    engine = ctranslate2.Translator(str(exported))
+    (result,) = engine.translate_batch([pieces], max_decoding_length=8)
+    assert result.hypotheses[0]
+    assert not {names[i] for i in subwords.banned}.intersection(result.hypotheses[0])
+    package = tmp_path / "package.argosmodel"
+    assert main(["export", str(package), "--pair", "en-de", *command[2:]]) == 0
+    with zipfile.ZipFile(package) as archive:
+        assert "translate-en_de-1_0/model/model.bin" in archive.namelist()
 
 
 def test_an_imported_model_is_fine_tuned(folder, tmp_path):
@@ -373,7 +616,7 @@ def test_the_head_that_aligns_is_found(folder):
     random = np.random.default_rng(1)
     sources = [[*random.integers(4, 12, 5).tolist(), END] for _ in range(60)]
     targets = [[*(x + 20 for x in ids[-2::-1]), END] for ids in sources]
-    posteriors = alignment.alignment_posteriors(
+    posteriors = alignment_head.alignment_posteriors(
         [ids[:-1] for ids in sources], [ids[:-1] for ids in targets]
     )
     best = [x.argmax(axis=1).tolist() for x in posteriors]
@@ -383,9 +626,9 @@ def test_the_head_that_aligns_is_found(folder):
     assert all(best[i] == [4, 3, 2, 1, 0] for i in distinct)
 
     network = read_translator(folder).network
-    weights = alignment.head_weights(network, sources, targets)
+    weights = alignment_head.head_weights(network, sources, targets)
     assert weights.shape == (60, 2, published.SIZES["heads"], 6, 6)
-    scores = alignment.head_scores(network, sources, targets)
+    scores = alignment_head.head_scores(network, sources, targets)
     shares = [x / x.sum(axis=1, keepdims=True) for x in posteriors]
     expected = np.mean(
         [
@@ -395,7 +638,7 @@ def test_the_head_that_aligns_is_found(folder):
         axis=0,
     )
     np.testing.assert_allclose(scores, expected, atol=1e-6)
-    layer, head, score = alignment.best_head(network, sources, targets)
+    layer, head, score = alignment_head.best_head(network, sources, targets)
     assert score == scores.max() == scores[layer, head]
 
 
@@ -415,7 +658,7 @@ def test_pairs_choose_the_head_of_the_alignments(folder, tmp_path, capsys):
     # The weights of a translation are those of this head.
     source = loaded.tokenizer.encode("Two cats sleep.")
     target = [*source[:3], END]
-    all_heads = alignment.head_weights(loaded.network, [source], [target])
+    all_heads = alignment_head.head_weights(loaded.network, [source], [target])
     memory = loaded.network.encode(np.array([source], "int32"))
     inputs = np.array([[START, *target[:-1]]], "int32")
     _, weights = loaded.network.decode(inputs, memory, return_weights=True)

@@ -227,6 +227,9 @@ def is_utf8(sentences):
 # Maximum numbers of tokens of translations for which a LiteRT file has a signature, in
 # addition to that of the longest sources.
 TARGET_LENGTHS = (16, 24, 32, 48, 80)
+# Models with more weights have that of the longest sources alone: the conversion copies
+# the weights for each signature, several times.
+MAX_WEIGHTS = 30_000_000
 # These lengths are multiples of this. Each step of a search copies the caches, which
 # have a slot for each token, so that a short maximum saves time.
 TARGET_STEP = 8
@@ -246,6 +249,8 @@ def save_lite_translator(translator, path, *, search, quantize="int8", **origin)
     # The longest source for each maximum length of a translation.
     sources = {target: length for length, target in max_lengths.items()}
     chosen = {sources[target] for target in TARGET_LENGTHS if target in sources}
+    if translator.network.count_params() > MAX_WEIGHTS:
+        chosen = set()
     lengths = sorted({*chosen, longest})
 
     save_litert(

@@ -28,7 +28,7 @@ def import_model(config):
     # An older model there may be replaced.
     files.check_folder(config.output, models.model_names)
     pairs = None if config.source is None else dataset.read_pairs(*texts)
-    translator = read_translator(folder, config.pair)
+    translator = read_translator(folder, config.pair, config.max_length)
     if pairs is not None:
         translator = with_best_head(translator, pairs)
     translator.save(config.output, half=False, imported_from=folder.name)
@@ -42,9 +42,12 @@ def import_model(config):
         )
 
 
-def read_translator(folder, pair=None):
+def read_translator(folder, pair=None, max_length=None):
     """Return the `Translator` of a published model in a folder."""
     published = marian.read_published(folder)
+    if max_length is not None:
+        # The positions are computed, so that any maximum fits.
+        published.config = dataclasses.replace(published.config, max_length=max_length)
     tokenizer = marian.subwords_of(published)
     network = build_network(published.config, len(tokenizer))
     marian.assign_weights(network, published)

@@ -87,6 +87,7 @@ def translate(config):
         draw=functools.partial(_plot, config, lines) if config.plot else None,
         split=config.split_sentences,
         glossary=glossary,
+        target_language=config.target_language,
     )
 
 
@@ -139,13 +140,17 @@ def _check_language(language):
 
 
 def _load(config, has_at_least):
-    return RUNTIMES.load_for(
+    translator = RUNTIMES.load_for(
         config,
         has_at_least=has_at_least,
         n_best=config.n_best,
         needs_keras="--glossary" if config.glossary else None,
         jit_compile=config.jit_compile,
     )
+    if config.target_language is not None:
+        # Before the first sentence is read.
+        translator.check_target_language(config.target_language)
+    return translator
 
 
 def _check(config):
@@ -249,6 +254,7 @@ def _translate_markup(config):
             report=report,
             batch_size=config.batch_size,
             glossary=config.glossary and Glossary.from_file(config.glossary),
+            target_language=config.target_language,
             **config.search.given,
         )
     content = encoded(translated.text, encoding, references=config.format == "html")

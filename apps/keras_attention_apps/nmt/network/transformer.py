@@ -3,6 +3,7 @@
 Shapes: B sentences, K hypotheses, S source tokens, E depth of an embedding.
 """
 
+import keras
 from keras import ops
 
 from keras_attention import PositionEncoding
@@ -50,6 +51,16 @@ class TransformerNetwork(TranslationNetwork):
             **layer_options,
         )
         self.encoder_norm = last_norm(**layer_options)
+        self.source_embedding = self.embedding
+        if config.separate_embeddings:
+            self.source_embedding = keras.layers.Embedding(
+                vocabulary_size,
+                depth,
+                embeddings_initializer=keras.initializers.RandomNormal(
+                    stddev=depth**-0.5
+                ),
+                name="source_embedding",
+            )
         self.output_bias = None
         if config.output_bias:
             self.output_bias = self.add_weight(
@@ -75,13 +86,16 @@ class TransformerNetwork(TranslationNetwork):
         )
 
     def embed(self, token_ids, training=None):
-        """Return the embeddings of token ids `(B, T)`, with their positions."""
-        embedded = embed(self.embedding, self.positions, token_ids)
+        """Return the embeddings of target tokens `(B, T)`, with their positions."""
+        return self._embedded(self.embedding, token_ids, training)
+
+    def _embedded(self, embedding, token_ids, training):
+        embedded = embed(embedding, self.positions, token_ids)
         return self.embedding_dropout(embedded, training=training)
 
     def encode(self, source, training=None):
         mask = source != PAD
-        x = self.embed(source, training=training)
+        x = self._embedded(self.source_embedding, source, training)
         for layer in self.encoder_layers:
             x = layer(x, mask=mask, training=training)
         return {"values": self.encoder_norm(x), "mask": mask}

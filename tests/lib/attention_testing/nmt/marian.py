@@ -180,6 +180,46 @@ def write_transformers(
     return vocabulary
 
 
+def write_separate(folder, sizes=SIZES, seed=1, end_bias=0.0):
+    """Write a random model with two vocabularies; return both.
+
+    Its tokens have the embeddings and biases that they have in the model of
+    `write_transformers`. Both vocabularies are as long, as transformers needs it.
+    """
+    joint = write_transformers(folder, sizes, seed=seed, end_bias=end_bias)
+    weights = random_weights(len(joint), **sizes, seed=seed, end_bias=end_bias)
+    sides = {}
+    for name in ("source", "target"):
+        pieces = set(pieces_of((folder / f"{name}.spm").read_bytes()))
+        # In another order than that of the joint vocabulary.
+        sides[name] = sorted(pieces)
+    longest = max(map(len, sides.values()))
+    numbers = {piece: i for i, piece in enumerate(joint)}
+    table, bias = weights.pop("model.shared.weight"), weights["final_logits_bias"]
+    for (name, pieces), side, file in zip(
+        sides.items(),
+        ("encoder", "decoder"),
+        ("vocab.json", "target_vocab.json"),
+        strict=True,
+    ):
+        others = [f"<{i}>" for i in range(longest - len(pieces))]
+        sides[name] = ["</s>", "<unk>", *pieces, *others, "<pad>"]
+        ids = {piece: i for i, piece in enumerate(sides[name])}
+        (folder / file).write_text(json.dumps(ids), encoding="utf-8")
+        # The rest are never used.
+        order = [numbers.get(piece, 0) for piece in sides[name]]
+        weights[f"model.{side}.embed_tokens.weight"] = table[order]
+        weights["final_logits_bias"] = bias[:, order]
+    (folder / "model.safetensors").write_bytes(safetensors(weights))
+    config = config_of(sides["source"], **sizes)
+    config |= {
+        "share_encoder_decoder_embeddings": False,
+        "decoder_vocab_size": len(sides["target"]),
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return sides["source"], sides["target"]
+
+
 def write_marian(folder, sizes=SIZES, seed=1):
     """Write the folder of the same random model as Marian does, without padding."""
     vocabulary = write_transformers(folder, sizes, seed=seed)
