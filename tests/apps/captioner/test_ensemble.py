@@ -34,7 +34,9 @@ def inputs(batch):
     return {"features": batch["features"]}
 
 
-def test_probabilities_and_maps_are_the_mean(eager, captioner, transformer, inputs):
+def test_probabilities_are_the_mean_and_maps_those_of_the_first(
+    eager, captioner, transformer, inputs
+):
     def first_step(model, word):
         memory, state = model.network.begin(inputs, 6)
         # One hypothesis of each image.
@@ -44,10 +46,13 @@ def test_probabilities_and_maps_are_the_mean(eager, captioner, transformer, inpu
         places = [model.tokenizer.words.index(x) for x in captioner.tokenizer.words]
         return np.exp(numpy(log_probs)[..., places]), numpy(weights)
 
-    outputs = first_step(Captioner.ensemble([captioner, transformer]), "red")
-    pairs = zip(*(first_step(x, "red") for x in (captioner, transformer)), strict=True)
-    for values, pair in zip(outputs, pairs, strict=True):
-        np.testing.assert_allclose(values, sum(pair) / 2, rtol=1e-4, atol=1e-6)
+    both = Captioner.ensemble([captioner, transformer])
+    (mean, maps), (first, shown), (second, others) = (
+        first_step(model, "red") for model in (both, captioner, transformer)
+    )
+    np.testing.assert_allclose(mean, (first + second) / 2, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(maps, shown, rtol=1e-4, atol=1e-6)
+    assert not np.allclose(shown, others, atol=1e-4)
 
 
 def test_members_on_disk_are_loaded_with_one_cnn_and_one_vocabulary(

@@ -426,7 +426,11 @@ class TransformerCaptioner(CaptionNetwork):
 
 
 class CaptionEnsemble(decoder_network.Ensemble):
-    """Caption networks that share one CNN, which sees every image once."""
+    """Caption networks that share one CNN, which sees every image once.
+
+    The maps are those of the first network: the mean of several says less about where
+    one of them looks for a word.
+    """
 
     @property
     def backbone(self):
@@ -437,3 +441,21 @@ class CaptionEnsemble(decoder_network.Ensemble):
         if "features" not in inputs:
             inputs = {"features": self.backbone(inputs["images"])}
         return super().begin(inputs, max_length)
+
+    def steps(self, memory, **options):
+        first, *others = super().steps(memory, **options)
+        maps = []
+
+        def keeping(*arguments):
+            result = first(*arguments)
+            maps.append(result[-1])
+            return result
+
+        def following(step):
+            def follow(*arguments):
+                log_probs, state, _ = step(*arguments)
+                return log_probs, state, maps[-1]
+
+            return follow
+
+        return [keeping, *map(following, others)]

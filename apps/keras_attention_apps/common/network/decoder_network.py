@@ -117,11 +117,14 @@ class Ensemble(keras.Model):
 
     def step(self, token_ids, state, memory, **options):
         """Run one step of a search with all networks."""
-        steps = [
+        return ensemble_step(self.steps(memory, **options))(token_ids, state)
+
+    def steps(self, memory, **options):
+        """Return the step of each network, for its part of the memory."""
+        return [
             functools.partial(network.step, memory=part, **options)
             for network, part in zip(self.networks, memory, strict=True)
         ]
-        return ensemble_step(steps)(token_ids, state)
 
 
 class SearchModel(keras.Model):
