@@ -12,6 +12,7 @@ import types
 
 import pytest
 from keras import tree
+from PIL import Image, ImageOps
 
 import keras_attention
 from attention_testing.repository import ROOT, blocks, module_of, read
@@ -272,8 +273,11 @@ def test_page_on_alternative_text_completes_a_website(captioner, tmp_path, capsy
     one_page, table, overlay, website = commands_of(ALTERNATIVE_TEXT, "captioner")
     (python,) = blocks(ALTERNATIVE_TEXT)
     (tmp_path / "pictures/2024").mkdir(parents=True)
-    shutil.copy(DOCS / "photographer.jpg", tmp_path / "pictures/team.jpg")
-    shutil.copy(DOCS / "photographer.jpg", tmp_path / "pictures/2024/a man.jpg")
+    # The model is sure of the mirrored photograph.
+    with Image.open(DOCS / "photographer.jpg") as photograph:
+        mirrored = ImageOps.mirror(photograph)
+    for name in ("team.jpg", "2024/a man.jpg"):
+        mirrored.save(tmp_path / "pictures" / name)
     (tmp_path / "pictures/broken.jpg").write_text("no picture")
     (tmp_path / "blog").mkdir()
     index, post = tmp_path / "index.html", tmp_path / "blog/post.html"

@@ -10,6 +10,7 @@ import shlex
 import shutil
 
 import pytest
+from PIL import Image, ImageOps
 
 from attention_testing.repository import ROOT, blocks, read
 
@@ -48,10 +49,12 @@ def main_of(program):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The working folder, with what the pages name."""
-    photograph = ROOT / "docs/photographer.jpg"
+    # The model is sure of the mirrored photograph.
+    with Image.open(ROOT / "docs/photographer.jpg") as photograph:
+        mirrored = ImageOps.mirror(photograph)
     for path in ("dog.jpg", "holiday/a.jpg", "album/b.jpg", "docs/photographer.jpg"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
-        shutil.copy(photograph, tmp_path / path)
+        mirrored.save(tmp_path / path)
     (tmp_path / "text.en").write_text("A dog runs.\nTwo dogs play.\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
