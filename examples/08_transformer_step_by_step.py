@@ -2,9 +2,10 @@
 # # A transformer, step by step
 #
 # A language model is trained on whole sequences at once, and writes one token after the
-# other. Here we build a transformer block from `SelfAttention`, train it on a game of
-# memory, and let it play. While it writes, a **cache** keeps the keys and values of the
-# tokens so far, so that a step costs one token instead of the whole sequence.
+# other. Here we build one from `SelfAttention` and `TransformerEncoderLayer`, train it
+# on a game of memory, and let it play. While it writes, a **cache** keeps the keys and
+# values of the tokens so far, so that a step costs one token instead of the whole
+# sequence.
 
 # %%
 import itertools
@@ -21,6 +22,7 @@ from keras_attention import (
     Prefix,
     SelfAttention,
     SequenceCrossentropy,
+    TransformerEncoderLayer,
     greedy_search,
     sample_search,
 )
@@ -82,10 +84,13 @@ assert not is_valid("map . cup pen .")
 # %% [markdown]
 # ## A block, and a model
 #
-# A block adds two things to its input: what its attention reads, and what a small
-# network makes of that. `causal=True` hides the tokens that come later. The padding of
-# shorter games is masked: `Embedding(mask_zero=True)` makes the mask, and Keras passes
-# it on as `mask`.
+# A `TransformerEncoderLayer` adds two things to its input: what its attention reads,
+# and what a small network, the feed-forward network, makes of that. Both read a
+# normalised input (pre-norm), so a further normalisation follows the last block. Its
+# attention may have any option; `causal=True` hides the tokens that come later. (The
+# decoder of a translator also reads the source: `TransformerDecoderLayer` has a second
+# attention for it.) The padding of shorter games is masked: `Embedding(mask_zero=True)`
+# makes the mask, and Keras passes it on as `mask`.
 #
 # Attention alone does not see the order of its input, so `PositionEncoding` adds it.
 # With caches, the first token of the call has the position `length` of the cache.
@@ -94,23 +99,9 @@ assert not is_valid("map . cup pen .")
 DEPTH, HEADS, BLOCKS = 64, 4, 2
 
 
-class Block(keras.layers.Layer):
-    def __init__(self):
-        super().__init__()
-        self.supports_masking = True
-        self.attention = SelfAttention(HEADS, DEPTH // HEADS, causal=True)
-        self.widen = keras.layers.Dense(2 * DEPTH, "gelu")
-        self.narrow = keras.layers.Dense(DEPTH)
-        self.norms = [keras.layers.LayerNormalization() for _ in range(2)]
-
-    def call(self, x, mask=None, cache=None):
-        """Return the outputs, the weights and, with a cache, the next cache."""
-        read, weights, *cache = self.attention(
-            self.norms[0](x), mask=mask, cache=cache, return_attention_scores=True
-        )
-        x = x + read
-        x = x + self.narrow(self.widen(self.norms[1](x)))
-        return x, weights, *cache
+def transformer_block():
+    attention = SelfAttention(HEADS, DEPTH // HEADS, causal=True)
+    return TransformerEncoderLayer(attention, 2 * DEPTH, activation="gelu")
 
 
 class LanguageModel(keras.Model):
@@ -120,14 +111,14 @@ class LanguageModel(keras.Model):
         normal = keras.initializers.RandomNormal(stddev=1.0)
         self.embed = keras.layers.Embedding(len(WORDS), DEPTH, normal, mask_zero=True)
         self.positions = PositionEncoding()
-        self.blocks = [Block() for _ in range(BLOCKS)]
+        self.blocks = [transformer_block() for _ in range(BLOCKS)]
         self.norm = keras.layers.LayerNormalization()
         self.classify = keras.layers.Dense(len(WORDS))
 
     def call(self, token_ids):
         x = self.positions(self.embed(token_ids))
         for block in self.blocks:
-            x, _ = block(x)
+            x = block(x)
         return self.classify(self.norm(x))
 
     def step(self, token_ids, caches):
@@ -135,18 +126,15 @@ class LanguageModel(keras.Model):
         x = self.positions(self.embed(token_ids), start=caches[0]["length"])
         following = []
         for block, cache in zip(self.blocks, caches, strict=True):
-            x, weights, cache = block(x, cache=cache)
+            x, weights, cache = block(x, cache=cache, return_attention_scores=True)
             following.append(cache)
         return self.classify(self.norm(x)), following, weights
 
     def empty_caches(self, batch_size, length):
-        return [
-            block.attention.get_initial_cache(batch_size, length)
-            for block in self.blocks
-        ]
+        return [block.get_initial_cache(batch_size, length) for block in self.blocks]
 
 
-EPOCHS, BATCH = 5, 64
+EPOCHS, BATCH = 6, 64
 rate = keras.optimizers.schedules.CosineDecay(5e-3, EPOCHS * len(games) // BATCH)
 model = LanguageModel()
 model.compile(keras.optimizers.Adam(rate), SequenceCrossentropy())
