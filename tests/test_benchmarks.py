@@ -104,8 +104,8 @@ def test_the_stages_of_a_caption_are_timed():
         ("self-attention", (32, 6, 18)),
         ("decoder step", (25, 7, 12)),
         ("decoder, 4 steps", (180, 12, 115)),
-        ("captioner caption PHOTO", (5_000, 16, 90)),
-        ("nmt translate SENTENCE", (100_000, 17, 125)),
+        ("captioner caption PHOTO", (5_000, 17, 95)),
+        ("nmt translate SENTENCE", (100_000, 19, 135)),
     ],
 )
 def test_few_functions_are_between_a_call_and_its_equation(name, limits):
