@@ -687,16 +687,20 @@ def test_transformers_reads_the_same_folder(tmp_path):
     target = np.pad(random.integers(1, pad, (2, 4)), ((0, 0), (1, 0)))
     target[:, 0] = pad
 
-    with torch.no_grad():
-        logits = peer(
-            input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target)
-        ).logits.numpy()
+    def logits_of(peer):
+        with torch.no_grad():
+            logits = peer(
+                input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target)
+            ).logits.numpy()
+        logits = logits[..., marian.token_order(model)]
+        logits[..., [PAD, START]] -= np.log(2)
+        return logits
 
-    expected = logits[..., marian.token_order(model)]
-    expected[..., [PAD, START]] -= np.log(2)
+    single, double = logits_of(peer), logits_of(peer.double())
     inputs = {
         "source": our_ids(model, source),
         "target": np.pad(our_ids(model, target), ((0, 0), (0, 1))),
     }
     actual = numpy(network.logits(network(inputs)))
-    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    # Random weights of this size amplify the rounding of float32.
+    assert np.abs(actual - double).max() <= 1.5 * np.abs(single - double).max() < 1e-3
