@@ -1,4 +1,4 @@
-"""All options of the captioner, with their defaults."""
+"""All options of the captioner. What both programs have is in `common.options`."""
 
 import dataclasses
 from pathlib import Path

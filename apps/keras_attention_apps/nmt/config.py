@@ -1,4 +1,4 @@
-"""All options of the translator, with their defaults."""
+"""All options of the translator. What both programs have is in `common.options`."""
 
 import dataclasses
 from pathlib import Path
@@ -54,7 +54,10 @@ MinLengthRatio = Annotated[float, Range(0, 1000)]
 
 @dataclasses.dataclass(frozen=True)
 class TranslationSearchOptions(SearchOptions):
-    """Options of the beam search. A LiteRT file has its own, which are fixed."""
+    """Options of the beam search. A LiteRT file has its own, which are fixed.
+
+    Those of both programs, with their help and ranges, are in `SearchOptions`.
+    """
 
     ordered: ClassVar = (("min_length_ratio", "max_length_ratio"),)
     # Products with int8 weights compute four rows at a time, as fast as one.

@@ -50,7 +50,7 @@ def caption(config):
         config, n_best=config.n_best, jit_compile=config.jit_compile
     )
     writer: Writer = LineWriter(
-        config, images, functools.partial(_lines, config, images)
+        config, images, functools.partial(_text_lines, config, images)
     )
     if writes_table:
         writer = TableWriter(config, images, noun="caption", total=len(images.paths))
@@ -224,7 +224,7 @@ def _options(config, search):
     return " ".join(sorted(options + ["--json"] * config.json))
 
 
-def _lines(config, images, number, captions):
+def _text_lines(config, images, number, captions):
     """Return a line for each caption of an image."""
     lines = []
     for result in captions:
