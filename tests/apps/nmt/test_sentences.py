@@ -1,3 +1,5 @@
+import types
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,7 @@ class Doubling(BaseTranslator):
     """Translates each word to itself in upper case; hypothesis k has k more words."""
 
     max_length, attends, extra_ids = 5, True, 0
+    tokenizer = types.SimpleNamespace(languages=())
     has_symbols = False
 
     def __init__(self):
