@@ -76,7 +76,7 @@ class Doubling(BaseTranslator):
     def search_options(self, **search):
         return {"beam_size": 3, **search}
 
-    def _source(self, part, glossary):
+    def _source(self, part, glossary, target_language):
         sentence = part.text
         words = sentence.split()
         cut = len(words) > self.max_length
