@@ -1,4 +1,4 @@
-"""What JAX compiles for a GPU, which needs none: operations, bytes, fused attention.
+"""Training steps that JAX compiles for a GPU, counted on a machine without one.
 
 Prints for the training step of each layer (forward and backward pass), and for those of
 Keras that do the same, as JAX hands it to the compiler for a GPU:
