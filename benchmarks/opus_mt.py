@@ -133,11 +133,11 @@ def write_model(folder, texts):
         model.final_logits_bias.normal_(0.0, 0.5)
         model.final_logits_bias[0, pad] = 0.0
         attention = model.model.decoder.layers[-1].encoder_attn
-        one = torch.eye(DEPTH)
+        identity = torch.eye(DEPTH)
         for projection in (attention.q_proj, attention.k_proj):
-            projection.weight.copy_(FOCUS * one[POSITIONS].repeat(HEADS, 1))
-        attention.v_proj.weight.copy_(one)
-        attention.out_proj.weight.copy_(COPIED * one)
+            projection.weight.copy_(FOCUS * identity[POSITIONS].repeat(HEADS, 1))
+        attention.v_proj.weight.copy_(identity)
+        attention.out_proj.weight.copy_(COPIED * identity)
     model.save_pretrained(folder)
     return vocabulary
 
@@ -152,11 +152,11 @@ def peer_results(folder, vocabulary, sentences):
     )
     sources = [tokenizer(x)["input_ids"] for x in sentences]
     model = transformers.MarianMTModel.from_pretrained(folder).eval()
-    pad, found, logits = len(vocabulary) - 1, [], []
+    pad, translations, logits = len(vocabulary) - 1, [], []
     with torch.no_grad():
         for begin in range(0, len(sources), BATCH):
-            found += transformers_search(model, sources[begin : begin + BATCH])
-        for source, target in zip(sources, found[:COMPARED], strict=False):
+            translations += transformers_search(model, sources[begin : begin + BATCH])
+        for source, target in zip(sources, translations[:COMPARED], strict=False):
             outputs = model(
                 input_ids=torch.tensor([source]),
                 decoder_input_ids=torch.tensor([[pad, *target[:-1]]]),
@@ -169,19 +169,20 @@ def peer_results(folder, vocabulary, sentences):
             )
             .logits[0]
             .numpy()
-            for source, target in zip(sources, found[:COMPARED], strict=False)
+            for source, target in zip(sources, translations[:COMPARED], strict=False)
         ]
     differences = [np.abs(x - y).max() for x, y in zip(logits, exact, strict=True)]
     print(f"Its logits differ from those in double precision by {max(differences):.1e}")
     np.savez(folder / "logits.npz", *logits)
-    results = {"sentences": sentences, "sources": sources, "found": found}
+    results = {"sentences": sentences, "sources": sources, "found": translations}
     (folder / "peer.json").write_text(json.dumps(results), encoding="utf-8")
-    lengths = [len(x) for x in found]
-    ended = sum(x[-1] == 0 for x in found)
+    lengths = [len(x) for x in translations]
+    ended = sum(x[-1] == 0 for x in translations)
     print(
-        f"Transformers {transformers.__version__}: {ended} of {len(found)} searches "
-        f"end before {MAX_LENGTH} tokens; median length {statistics.median(lengths)}; "
-        f"{sum(map(list.__eq__, found, sources))} are copies of the source"
+        f"Transformers {transformers.__version__}: "
+        f"{ended} of {len(translations)} searches end before {MAX_LENGTH} tokens; "
+        f"median length {statistics.median(lengths)}; "
+        f"{sum(map(list.__eq__, translations, sources))} are copies of the source"
     )
 
 
@@ -354,8 +355,8 @@ def speed_search(name, task):
         lite = LiteTranslator(lite_file(task))
 
         def search(sentences):
-            found = lite.translate(sentences, split=False)
-            return sum(len(x.subwords) for x in found)
+            translations = lite.translate(sentences, split=False)
+            return sum(len(x.subwords) for x in translations)
 
         return search
     import sentencepiece

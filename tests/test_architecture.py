@@ -150,8 +150,8 @@ def test_programs_import_the_public_api_only():
 
 def test_programs_do_not_know_each_other():
     for module, imported in arrows(APPS, APPS):
-        own = part(module, APPS)
-        assert part(imported, APPS) in ("common", own), (module, imported)
+        program = part(module, APPS)
+        assert part(imported, APPS) in ("common", program), (module, imported)
 
 
 def test_common_code_imports_no_program():
@@ -191,7 +191,7 @@ def test_no_modules_of_the_programs_import_each_other():
 
 
 def test_imports_inside_functions_defer_packages_that_are_not_loaded_yet():
-    own = imported_modules(inside_functions=False)
+    imported_at_start = imported_modules(inside_functions=False)
     packages = {name: set() for name in MODULES}
     for module, imported, inside_function in IMPORTS:
         if module_of(imported) is None and not inside_function:
@@ -204,7 +204,7 @@ def test_imports_inside_functions_defer_packages_that_are_not_loaded_yet():
             name = waiting.pop()
             if name not in seen:
                 seen.add(name)
-                waiting += own[name]
+                waiting += imported_at_start[name]
                 modules |= packages[name]
         return modules - sys.stdlib_module_names
 

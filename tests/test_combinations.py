@@ -29,11 +29,11 @@ def test_every_combination_is_covered_by_fewer_rows_than_the_product(strength):
 def test_params_keep_their_ids_and_marks():
     slow = pytest.param(7, marks=pytest.mark.slow, id="seven")
 
-    (one, *_) = covering([slow], ["x"])
+    (case, *_) = covering([slow], ["x"])
 
-    assert one.values == (7, "x")
-    assert one.id == "seven-x"
-    assert [mark.name for mark in one.marks] == ["slow"]
+    assert case.values == (7, "x")
+    assert case.id == "seven-x"
+    assert [mark.name for mark in case.marks] == ["slow"]
 
 
 def test_quick_first():

@@ -95,14 +95,14 @@ def test_stopped_job_goes_on_with_the_same_command(
     assert caption(photographs, output) == 2
     assert captions(output) == every
     parts = sorted(output.glob("part-*"))
-    kept = {path: path.stat().st_mtime_ns for path in parts[:3]}
+    times = {path: path.stat().st_mtime_ns for path in parts[:3]}
     for path in parts[3:]:
         path.unlink()
 
     assert caption(photographs, output) == 2
 
     assert captions(output) == every
-    unchanged = [x for x, modified in kept.items() if x.stat().st_mtime_ns == modified]
+    unchanged = [x for x, modified in times.items() if x.stat().st_mtime_ns == modified]
     # The part with the error is written again without it.
     assert len(unchanged) >= 2
 

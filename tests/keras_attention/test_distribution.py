@@ -98,11 +98,11 @@ def losses(backend, way, devices):
     ],
 )
 def test_a_model_has_the_losses_of_one_device(backend, way):
-    one, _ = losses(backend, "one", 1)
+    expected, _ = losses(backend, "one", 1)
 
-    two, output = losses(backend, way, 2)
+    actual, output = losses(backend, way, 2)
 
-    np.testing.assert_allclose(two, one, rtol=1e-4)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
     if way == "model":
         assert "shard 8 4" in output
 

@@ -98,7 +98,7 @@ def test_a_search_finds_the_same_in_onnx_runtime(search, rng):
 
 @pytest.mark.exhaustive
 def test_signatures_share_their_weights(search, converted):
-    one = ka.convert_to_litert({"one": (search, specs(4)[4])}, quantize=None)
+    single = ka.convert_to_litert({"one": (search, specs(4)[4])}, quantize=None)
     table = np.random.default_rng(0).normal(size=(500, 40)).astype("float32")
     large = keras.Variable(table)
 
@@ -107,7 +107,7 @@ def test_signatures_share_their_weights(search, converted):
 
     pair = converted_for_two_lengths(look_up)
     assert table.nbytes < len(pair) < 1.3 * table.nbytes
-    assert len(one) < len(converted)
+    assert len(single) < len(converted)
 
 
 @pytest.mark.exhaustive

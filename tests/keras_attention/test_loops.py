@@ -19,9 +19,9 @@ def step(state, now):
     """A step with nested state, inputs and outputs that all differ in structure."""
     total, (hidden, count) = state["total"], state["rest"]
     hidden = ops.tanh(ops.matmul(now["x"], now["w"]) + hidden)
-    kept = ops.where(now["mask"][:, None], hidden, total)
-    outputs = {"pair": (kept, hidden * 2.0), "seen": count, "mask": now["mask"]}
-    return {"total": total + kept, "rest": (hidden, count + 1)}, outputs
+    chosen = ops.where(now["mask"][:, None], hidden, total)
+    outputs = {"pair": (chosen, hidden * 2.0), "seen": count, "mask": now["mask"]}
+    return {"total": total + chosen, "rest": (hidden, count + 1)}, outputs
 
 
 @pytest.fixture

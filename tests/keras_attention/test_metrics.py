@@ -114,9 +114,9 @@ def test_attention_that_looks_nowhere_links_nothing(reference, weights):
 @every_metric
 def test_weights_of_zero_leave_rows_out(metric_class, reference, weights):
     mask = np.array([[1, 0, 1], [1, 1, 0]], "bool")
-    kept = reference[mask][None], weights[mask][None]
+    unmasked = reference[mask][None], weights[mask][None]
 
-    expected = value_of(metric_class(), kept)
+    expected = value_of(metric_class(), unmasked)
     reference[~mask], weights[~mask] = 2, np.nan
     actual = value_of(metric_class(), (reference, weights, mask))
 

@@ -67,9 +67,9 @@ def listed(page, panel):
 
 def check_listed(page, panel, expected):
     """Check the best results against those of Python."""
-    for (text, score), one in zip(listed(page, panel), expected, strict=True):
-        assert text == one.text
-        assert score == pytest.approx(one.score, abs=TOLERANCE)
+    for (text, score), result in zip(listed(page, panel), expected, strict=True):
+        assert text == result.text
+        assert score == pytest.approx(result.score, abs=TOLERANCE)
 
 
 def alert_of(page):
@@ -237,19 +237,23 @@ def test_texts_are_translated_as_in_python(library, translator, text):
     )
 
     assert len(actual) == len(expected)
-    for one, other in zip(actual, expected, strict=True):
-        assert one["text"] == other.text
-        assert one["sourceWords"] == other.source_words
-        assert one["words"] == other.words
-        assert one["subwords"] == other.subwords
-        assert one["cut"] == other.cut
-        assert one.get("unsure") == other.unsure
-        if has_clear_links(other.weights):
-            assert [tuple(pair) for pair in one["alignment"]] == other.alignment
-        weights = np.reshape(one["weights"], other.weights.shape)
-        np.testing.assert_allclose(weights, other.weights, atol=TOLERANCE)
-        assert_close(one["meanLogProbability"], other.mean_log_probability, TOLERANCE)
-        assert_close(np.array(one["probabilities"]), other.probabilities, TOLERANCE)
+    for entry, translation in zip(actual, expected, strict=True):
+        assert entry["text"] == translation.text
+        assert entry["sourceWords"] == translation.source_words
+        assert entry["words"] == translation.words
+        assert entry["subwords"] == translation.subwords
+        assert entry["cut"] == translation.cut
+        assert entry.get("unsure") == translation.unsure
+        if has_clear_links(translation.weights):
+            assert [tuple(pair) for pair in entry["alignment"]] == translation.alignment
+        weights = np.reshape(entry["weights"], translation.weights.shape)
+        np.testing.assert_allclose(weights, translation.weights, atol=TOLERANCE)
+        assert_close(
+            entry["meanLogProbability"], translation.mean_log_probability, TOLERANCE
+        )
+        assert_close(
+            np.array(entry["probabilities"]), translation.probabilities, TOLERANCE
+        )
 
 
 def test_a_text_that_is_too_long_is_cut_as_in_python(library, translator):
@@ -377,8 +381,10 @@ def files(built, serve, tmp_path_factory):
 def write_changed(path, copy, **metadata):
     """Write a copy of a translator's file with other metadata."""
     contents, files = read_model_file(path, "translator")
-    model, kept = path.read_bytes()[: contents["model_bytes"]], contents | metadata
-    write_model_file(copy, model, kind=kept.pop("kind"), metadata=kept, files=files)
+    model, changed = path.read_bytes()[: contents["model_bytes"]], contents | metadata
+    write_model_file(
+        copy, model, kind=changed.pop("kind"), metadata=changed, files=files
+    )
 
 
 def test_a_dropped_file_is_used(browser, address, built, files):

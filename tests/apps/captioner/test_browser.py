@@ -31,9 +31,9 @@ def test_captions_are_those_of_python(hard_captioner, library, squares, tmp_path
         [base64.b64encode(file.read_bytes()).decode() for file in (path, image)],
     )
 
-    for one, other in zip(actual, expected, strict=True):
-        assert one["text"] == other.text
-        assert one["words"] == other.words
-        assert one["score"] == pytest.approx(other.score, abs=1e-3)
-        assert_close(np.array(one["weights"]), other.weights, 1e-3)
-        assert_close(np.array(one["probabilities"]), other.probabilities, 1e-3)
+    for entry, caption in zip(actual, expected, strict=True):
+        assert entry["text"] == caption.text
+        assert entry["words"] == caption.words
+        assert entry["score"] == pytest.approx(caption.score, abs=1e-3)
+        assert_close(np.array(entry["weights"]), caption.weights, 1e-3)
+        assert_close(np.array(entry["probabilities"]), caption.probabilities, 1e-3)

@@ -187,8 +187,8 @@ def test_improbable_captions_are_left_out(four, model_folder, tmp_path, capsys):
     scores = sorted(x["mean_log_probability"] for x in results)
     threshold = (scores[1] + scores[2]) / 2
     some = ["--min-score", f"{threshold:.6f}", "--overlay", tmp_path]
-    kept, error = entries(capsys, *command, *some)
-    for before, after in zip(results, kept, strict=True):
+    filtered, error = entries(capsys, *command, *some)
+    for before, after in zip(results, filtered, strict=True):
         left_out = before["mean_log_probability"] < threshold
         if not left_out:
             assert after == before
@@ -203,8 +203,8 @@ def test_of_several_captions_some_are_left_out(four, model_folder, capsys):
     [whole], _ = entries(capsys, *command)
     scores = [x["mean_log_probability"] for x in whole["captions"]]
     threshold = sum(sorted(scores)[:2]) / 2
-    [kept], error = entries(capsys, *command, "--min-score", threshold)
-    assert kept["captions"] == [
+    [filtered], error = entries(capsys, *command, "--min-score", threshold)
+    assert filtered["captions"] == [
         x for x in whole["captions"] if x["mean_log_probability"] >= threshold
     ]
-    assert 0 < len(kept["captions"]) < 3 and not error
+    assert 0 < len(filtered["captions"]) < 3 and not error

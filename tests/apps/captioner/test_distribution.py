@@ -57,9 +57,11 @@ def test_two_hosts_have_the_losses_of_one(on_two_hosts, on_one_device):
 def test_hard_attention_has_the_losses_of_one_device_on_jax(train):
     # Draws have the size of the batch, which must be a multiple of the devices.
     options = {"attention": "hard", "batch-images": 4}
-    one, two = (train("jax", devices, **options) for devices in (1, 2))
+    on_one_device, on_two_devices = (
+        train("jax", devices, **options) for devices in (1, 2)
+    )
 
-    distributed.assert_equal(two, one, 1e-4)
+    distributed.assert_equal(on_two_devices, on_one_device, 1e-4)
 
 
 def test_hard_attention_trains_on_two_devices_of_tensorflow(train):

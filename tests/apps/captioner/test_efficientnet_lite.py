@@ -143,8 +143,10 @@ def test_imagenet_weights_come_from_a_package(lite0, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
     def check_weights():
-        for one, other in zip(cnn.get_weights(), lite0.cnn.get_weights(), strict=True):
-            np.testing.assert_array_equal(one, other)
+        for weights, expected in zip(
+            cnn.get_weights(), lite0.cnn.get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(weights, expected)
 
     cnn = Backbone("EfficientNetLite0", 33, "imagenet").cnn
     check_weights()

@@ -43,8 +43,8 @@ def test_probabilities_are_the_mean_and_maps_those_of_the_first(
         state = keras.tree.map_structure(lambda x: x[:, None], state)
         token = np.full((2, 1), model.tokenizer.words.index(word))
         log_probs, _, weights = model.network.step(token, state, memory)
-        places = [model.tokenizer.words.index(x) for x in captioner.tokenizer.words]
-        return np.exp(numpy(log_probs)[..., places]), numpy(weights)
+        token_ids = [model.tokenizer.words.index(x) for x in captioner.tokenizer.words]
+        return np.exp(numpy(log_probs)[..., token_ids]), numpy(weights)
 
     both = Captioner.ensemble([captioner, transformer])
     (mean, maps), (first, shown), (second, others) = (
@@ -70,10 +70,14 @@ def test_members_on_disk_are_loaded_with_one_cnn_and_one_vocabulary(
     first, second = loaded.network.networks
     assert first.backbone is second.backbone
     expected = Captioner.ensemble([captioner, transformer])
-    for (one,), (other,) in zip(captions(loaded), captions(expected), strict=True):
-        assert one.text == other.text
+    for (caption,), (reference,) in zip(
+        captions(loaded), captions(expected), strict=True
+    ):
+        assert caption.text == reference.text
         # The weights in the files are rounded.
-        assert one.log_probability == pytest.approx(other.log_probability, abs=0.05)
+        assert caption.log_probability == pytest.approx(
+            reference.log_probability, abs=0.05
+        )
 
 
 def test_an_ensemble_of_one_captioner(captioner):

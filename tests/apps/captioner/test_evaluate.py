@@ -150,7 +150,7 @@ def test_cider_of_the_most_probable_captions():
     scores_by_share = cider_of_probable(
         captions, references, log_probabilities, (1, 0.75, 0.5)
     )
-    assert [least for least, _ in scores_by_share] == [-0.9, -0.4, -0.2]
+    assert [minimum for minimum, _ in scores_by_share] == [-0.9, -0.4, -0.2]
     whole, three, two = (cider for _, cider in scores_by_share)
     # The last one has no word of its reference.
     assert three == pytest.approx(whole * 4 / 3)

@@ -274,12 +274,12 @@ def test_the_pages_of_a_tiff_give_the_first():
 def test_coefficients_of_several_scans_are_counted(scans):
     data = encode(noise(64, 48), "JPEG", progressive=scans == "progressive")
     # Blocks of four, one and one components in twelve units.
-    kept = 2 * 64 * 6 * 12
+    coefficient_bytes = 2 * 64 * 6 * 12
     if scans == "separate":
         place = data.index(b"\xff\xda")
         assert inspect(data).memory == (len(data),) * 4
         data = data[:place] + b"\xff\xda\0\x08\1\1\0\0\x3f\0" + data[place + 14 :]
-    assert inspect(data).memory == (len(data) + kept,) * 4
+    assert inspect(data).memory == (len(data) + coefficient_bytes,) * 4
 
 
 def test_scans_with_arithmetic_coding_take_longer(monkeypatch):

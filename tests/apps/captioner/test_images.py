@@ -530,12 +530,12 @@ def test_a_rectangle_of_fractions_is_cropped():
 
 
 def test_memory_is_shared_and_given_back():
-    budget, most, running = MemoryBudget(10), [], []
+    budget, totals, running = MemoryBudget(10), [], []
 
     def work(amount):
         with budget.reserve(amount):
             running.append(amount)
-            most.append(sum(min(x, 10) for x in running))
+            totals.append(sum(min(x, 10) for x in running))
             running.remove(amount)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in (3, 40, 4, 7, 9) * 9]
@@ -544,7 +544,7 @@ def test_memory_is_shared_and_given_back():
     for thread in threads:
         thread.join(5)
 
-    assert len(most) == len(threads) and max(most) <= 10 and budget.used == 0
+    assert len(totals) == len(threads) and max(totals) <= 10 and budget.used == 0
 
 
 def test_memory_of_a_broken_image_is_given_back():

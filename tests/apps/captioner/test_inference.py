@@ -220,16 +220,16 @@ def test_articles_agree_with_the_next_word(captioner):
 
 
 def test_equal_hypotheses_are_one_caption(captioner):
-    places = captioner.config.max_length
-    token_ids = np.full((1, 3, places), END, "int32")
+    max_length = captioner.config.max_length
+    token_ids = np.full((1, 3, max_length), END, "int32")
     token_ids[0, :, 0] = 5, 5, 6
     outputs = {
         "token_ids": token_ids,
         "lengths": np.full((1, 3), 2),
-        "weights": np.full((1, 3, places, 4), 0.25),
+        "weights": np.full((1, 3, max_length, 4), 0.25),
         "scores": np.array([[-1.0, -2.0, -3.0]]),
         "log_probs": np.array([[-1.0, -2.0, -3.0]]),
-        "token_log_probs": np.zeros((1, 3, places)),
+        "token_log_probs": np.zeros((1, 3, max_length)),
     }
     [captions] = captioner.captions_of(outputs, n_best=3)
     assert [caption.score for caption in captions] == [-1, -3]
@@ -237,14 +237,14 @@ def test_equal_hypotheses_are_one_caption(captioner):
 
 
 def test_a_caption_without_an_end_has_no_more_words_than_are_allowed(captioner):
-    places = captioner.config.max_length
+    max_length = captioner.config.max_length
     outputs = {
-        "token_ids": np.full((1, 1, places), 5, "int32"),
-        "lengths": np.array([[places]]),
-        "weights": np.full((1, 1, places, 4), 0.25),
+        "token_ids": np.full((1, 1, max_length), 5, "int32"),
+        "lengths": np.array([[max_length]]),
+        "weights": np.full((1, 1, max_length, 4), 0.25),
         "scores": np.zeros((1, 1)),
         "log_probs": np.zeros((1, 1)),
-        "token_log_probs": np.zeros((1, 1, places)),
+        "token_log_probs": np.zeros((1, 1, max_length)),
     }
     [[caption]] = captioner.captions_of(outputs)
-    assert len(caption.words) == len(caption.weights) == places - 1
+    assert len(caption.words) == len(caption.weights) == max_length - 1

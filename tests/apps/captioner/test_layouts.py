@@ -494,9 +494,14 @@ def test_boxes_of_a_word_come_from_all_rows_and_shards(tmp_path):
 
 
 def test_names_of_boxes_are_spelt_as_in_captions():
-    one, two = (0, 0, 1, 0.5), (0, 0, 0.5, 1)
-    boxes = {"Ma\u0308dchen": one, "m\u00e4dchen": two, "Red  ball": one, "\u6905": two}
-    checked = {"m\u00e4dchen": (one, two), "red ball": (one,), "\u6905": (two,)}
+    upper, left = (0, 0, 1, 0.5), (0, 0, 0.5, 1)
+    boxes = {
+        "Ma\u0308dchen": upper,
+        "m\u00e4dchen": left,
+        "Red  ball": upper,
+        "\u6905": left,
+    }
+    checked = {"m\u00e4dchen": (upper, left), "red ball": (upper,), "\u6905": (left,)}
     assert check_boxes(boxes) == checked
 
 

@@ -123,9 +123,9 @@ def test_every_kind_of_captioner_gives_the_same(kind, captioner, photographs, tm
         expected = model.caption(photographs, maps=maps, **SEARCH)
         actual = lite.caption(photographs, maps=maps)
         assert_same_results(actual, expected)
-        for one in actual:
+        for caption in actual:
             if kind == "hard":
-                assert (one.weights.max() == 1.0) == (maps == "weights")
+                assert (caption.weights.max() == 1.0) == (maps == "weights")
 
 
 def test_an_image_that_cannot_be_read_does_not_stop_the_others(

@@ -110,8 +110,8 @@ def test_an_interrupted_output_resumes(
 
     # The last two lines are lost, one of them in the middle.
     lines = output.read_bytes().splitlines(keepends=True)
-    kept = b"".join(lines[:-2]) + lines[-2][:9]
-    output.write_bytes(kept)
+    truncated = b"".join(lines[:-2]) + lines[-2][:9]
+    output.write_bytes(truncated)
     assert main(command) == 2
 
     assert lines_of(output) == whole
@@ -241,8 +241,8 @@ def test_models_are_averaged(model_folder, tmp_path, capsys):
 def written(path, *described, options=""):
     """Write a line for each dict, and return the lines of the file."""
     with records_at(path, options) as records:
-        for number, one in enumerate(described):
-            records.add(f"{number}.jpg", one)
+        for number, details in enumerate(described):
+            records.add(f"{number}.jpg", details)
     return lines_of(path)
 
 

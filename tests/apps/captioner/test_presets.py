@@ -48,11 +48,13 @@ def test_the_litert_file_of_a_preset_gives_similar_results():
     expected = {x.text: x for x in expected}
     both = [(x, expected[x.text]) for x in actual if x.text in expected]
     assert actual[0].text in expected and len(both) >= 3
-    for one, other in both:
+    for caption, reference in both:
         # The file computes in 8-bit integers.
-        assert one.score == pytest.approx(other.score, abs=0.1)
-        np.testing.assert_allclose(one.weights, other.weights, atol=0.03)
-        np.testing.assert_allclose(one.probabilities, other.probabilities, atol=0.1)
+        assert caption.score == pytest.approx(reference.score, abs=0.1)
+        np.testing.assert_allclose(caption.weights, reference.weights, atol=0.03)
+        np.testing.assert_allclose(
+            caption.probabilities, reference.probabilities, atol=0.1
+        )
 
 
 @pytest.mark.slow
@@ -63,9 +65,9 @@ def test_both_runtimes_caption_a_data_set_alike():
         runtime.from_preset("flickr8k-coco-ensemble").caption(images)
         for runtime in (Captioner, LiteCaptioner)
     ]
-    same = [one.text == other.text for one, other in zip(*captions, strict=True)]
+    same = [x.text == y.text for x, y in zip(*captions, strict=True)]
     print(f"{same.count(False)} of {len(same)} captions differ")
     # Among captions that are about equally probable, the best one depends on rounding.
     assert len(same) == 200 and same.count(False) <= 40
-    for one, other in itertools.compress(zip(*captions, strict=True), same):
-        assert one.score == pytest.approx(other.score, abs=0.2)
+    for caption, reference in itertools.compress(zip(*captions, strict=True), same):
+        assert caption.score == pytest.approx(reference.score, abs=0.2)

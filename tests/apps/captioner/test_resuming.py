@@ -89,8 +89,8 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
     for name in ("steps.csv", "epochs.csv"):
         numbers = [(x / name).read_text() for x in (output, undisturbed)]
         # The last digits depend on rounding, and the seconds on the machine.
-        places = [re.findall(r"^\d+,[^,]+,\d*", x, re.MULTILINE) for x in numbers]
-        assert places[0] == places[1] and len(places[0]) >= 2
+        steps = [re.findall(r"^\d+,[^,]+,\d*", x, re.MULTILINE) for x in numbers]
+        assert steps[0] == steps[1] and len(steps[0]) >= 2
     reports = [(x / "report.html").read_text() for x in (output, undisturbed)]
     # The last digits depend on rounding.
     assert re.sub(r"[0-9.]+", "", reports[0]) == re.sub(r"[0-9.]+", "", reports[1])

@@ -105,8 +105,8 @@ def test_the_loss_is_of_the_distribution_that_samples_are_drawn_from(batches):
     scores = keras.ops.convert_to_numpy(outputs["logits"])[0, 0] / 0.25
     scores = np.delete(scores, [PAD, START, UNKNOWN], axis=-1)
     log_probs = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
-    kept = [token for token in range(7) if token not in (PAD, START, UNKNOWN)]
-    chosen = [log_probs[t, kept.index(x)] for t, x in enumerate(captions[0, 0, 1:])]
+    allowed = [token for token in range(7) if token not in (PAD, START, UNKNOWN)]
+    chosen = [log_probs[t, allowed.index(x)] for t, x in enumerate(captions[0, 0, 1:])]
     assert float(loss) == pytest.approx(3.0 * np.mean(chosen), rel=1e-4)
 
 

@@ -25,7 +25,7 @@ def captions():
     """The captions of the photograph, best first, as the program describes them."""
     captioner = LiteCaptioner.from_preset(DEFAULT_MODEL)
     ((_, results),) = captioner.caption_each([PHOTO], n_best=3)
-    return [one.details() for one in results]
+    return [caption.details() for caption in results]
 
 
 def without_maps(caption):
@@ -110,7 +110,7 @@ def test_answers_are_not_mixed_up(address):
     boxes = ((i * step, 0, (i + 6) * step, height) for i in range(6))
     contents = [encode(image.crop(box)) for box in boxes]
     alone = [upload(address, content).json() for content in contents]
-    assert len({one["log_probability"] for one in alone}) == len(contents)
+    assert len({answer["log_probability"] for answer in alone}) == len(contents)
 
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda x: upload(address, x).json(), contents * 4))

@@ -306,8 +306,8 @@ def test_a_jpeg_of_many_scans_is_not_decoded():
 def test_scans_are_limited_by_their_pixels(less, monkeypatch):
     jpeg = FILES["jpeg-progressive"]
     width, height = Image.open(io.BytesIO(jpeg)).size
-    most = width * height * image_headers.inspect(jpeg).scans - less
-    monkeypatch.setattr(image_headers, "MAX_SCANNED_PIXELS", most)
+    limit = width * height * image_headers.inspect(jpeg).scans - less
+    monkeypatch.setattr(image_headers, "MAX_SCANNED_PIXELS", limit)
     if less:
         assert problem_in_python(jpeg) == image_headers.TOO_MANY_SCANS
     assert problem_in_graph(jpeg) == (image_headers.TOO_MANY_SCANS if less else "")

@@ -286,9 +286,9 @@ def test_a_training_starts_from_another_model(eager, squares, model_folder, tmp_
     assert words[: len(known)] == known
     # The baseline of its loss is its own.
     ours = [x for x in adapted.network.weights if not x.path.endswith("baseline")]
-    for one, other in zip(ours, start.network.get_weights(), strict=True):
-        same = keras.ops.convert_to_numpy(one)[tuple(map(slice, other.shape))]
-        np.testing.assert_allclose(same, other, atol=1e-3)
+    for variable, expected in zip(ours, start.network.get_weights(), strict=True):
+        same = keras.ops.convert_to_numpy(variable)[tuple(map(slice, expected.shape))]
+        np.testing.assert_allclose(same, expected, atol=1e-3)
 
 
 @pytest.mark.exhaustive

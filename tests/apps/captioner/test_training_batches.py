@@ -92,8 +92,8 @@ def test_images_are_cropped_a_little_at_random(tmp_path):
     images = load_images([tmp_path / "ramp.png"] * 40, 50, views)
 
     assert images.shape == (40, 50, 50, 3)
-    kept = [np.ptp(images[..., 0], (1, 2)), np.ptp(images[..., 1], (1, 2))]
-    for shares in (kept[0] / width, kept[1] / height):
+    ranges = [np.ptp(images[..., 0], (1, 2)), np.ptp(images[..., 1], (1, 2))]
+    for shares in (ranges[0] / width, ranges[1] / height):
         assert shares.min() >= 0.76
         assert shares.max() > 0.9
         assert np.ptp(shares) > 0.1

@@ -127,8 +127,8 @@ class Model:
     def each(self, images, **options):
         for image in images:
             word = Path(image.name).stem.partition("-")[0]
-            one = Caption(word, [word], -1.0, -2.0, -0.7, [0.5], np.ones((1, 2, 2)))
-            yield [dataclasses.replace(one, unsure=word == "blue")]
+            caption = Caption(word, [word], -1.0, -2.0, -0.7, [0.5], np.ones((1, 2, 2)))
+            yield [dataclasses.replace(caption, unsure=word == "blue")]
 
 
 @pytest.fixture

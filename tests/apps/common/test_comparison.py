@@ -30,11 +30,11 @@ def test_a_difference_is_significant_if_it_is_paired():
     first = random.normal(50, 10, 300)
     better = first + random.normal(1, 2, 300)
     same = first + random.normal(0, 2, 300) - 0.02
-    one, two, three, copy = compare_means([first, better, same, first.copy()])
-    assert one.p_value is None and two.p_value < 0.01
-    assert three.p_value > 0.2
+    baseline, improved, equal, copy = compare_means([first, better, same, first.copy()])
+    assert baseline.p_value is None and improved.p_value < 0.01
+    assert equal.p_value > 0.2
     # No difference is no evidence.
-    assert copy.p_value == 1 and copy.interval == pytest.approx(one.interval)
+    assert copy.p_value == 1 and copy.interval == pytest.approx(baseline.interval)
 
 
 def test_texts_are_compared_by_sacrebleu():

@@ -86,7 +86,9 @@ def test_the_gradient_of_the_global_batch_is_clipped():
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    one, two = (np.fromstring(x, sep=" ") for x in done.stdout.splitlines()[-2:])
+    on_one_device, on_two_devices = (
+        np.fromstring(x, sep=" ") for x in done.stdout.splitlines()[-2:]
+    )
 
-    assert len(one) == 8 * 3 + 2 * 3 + 1
-    np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-5)
+    assert len(on_one_device) == 8 * 3 + 2 * 3 + 1
+    np.testing.assert_allclose(on_two_devices, on_one_device, rtol=1e-5, atol=1e-5)

@@ -275,9 +275,9 @@ class Recorded:
 
 
 def test_a_batch_has_a_share_of_each_request(pool):
-    many, one, two = Job("many"), Job("one"), Job("two")
+    many, single, pair = Job("many"), Job("one"), Job("two")
     inputs = [f"m{i}" for i in range(40)]
-    batches = Recorded(pool).ask((many, inputs), (one, ["x"]), (two, ["y", "z"]))
+    batches = Recorded(pool).ask((many, inputs), (single, ["x"]), (pair, ["y", "z"]))
 
     assert sorted(batches[0]) == ["m0", "m1", "x", "y", "z"]
     assert batches[1] == ["m2", "m3"]

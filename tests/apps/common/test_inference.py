@@ -132,7 +132,7 @@ def test_json_has_an_object_for_each_input(program, results, capsys, n_best):
     assert program.run("--json", "--n-best", str(n_best)) == 0
     lines = capsys.readouterr().out.splitlines()
     for line, identity, outputs in zip(lines, program.identities, ranked, strict=True):
-        entries = [one.details() for one in outputs[:n_best]]
+        entries = [result.details() for result in outputs[:n_best]]
         several = {f"{program.noun}s": entries}
         assert json.loads(line) == identity | (several if n_best > 1 else entries[0])
 
@@ -151,7 +151,7 @@ def test_improbable_outputs_are_left_out_with_a_warning(
     empty = {f"{program.noun}s": []} if n_best == 2 else {program.noun: None}
     assert second == program.identities[1] | empty | {"mean_log_probability": best}
     texts = first[f"{program.noun}s"] if n_best == 2 else [first]
-    assert [one[program.noun] for one in texts] == ["first 1"]
+    assert [entry[program.noun] for entry in texts] == ["first 1"]
     assert err.splitlines() == [
         f"{program.main.__module__.split('.')[1]}: warning: {program.names[1]}: no "
         f"{program.noun} with a mean log-probability of at least -0.6; that of the "

@@ -105,15 +105,15 @@ def test_names_that_only_look_temporary_stay(tmp_path):
         capture_output=True,
         text=True,
     ).stdout.strip()
-    kept = [".part-", f".part-{dead}", f"part-{dead}-a", ".part-x-a", ".old-1-a"]
-    kept.append(f".old-{dead}-only-copy")
-    for name in kept:
+    foreign = [".part-", f".part-{dead}", f"part-{dead}-a", ".part-x-a", ".old-1-a"]
+    foreign.append(f".old-{dead}-only-copy")
+    for name in foreign:
         (tmp_path / name).write_text("mine")
     os.mkfifo(tmp_path / f".part-{dead}-pipe")
 
     write(tmp_path / "out.txt")
 
-    assert set(kept) <= set(names_in(tmp_path))
+    assert set(foreign) <= set(names_in(tmp_path))
     assert f".part-{dead}-pipe" not in names_in(tmp_path)
 
 

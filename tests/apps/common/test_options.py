@@ -167,7 +167,7 @@ class Command:
     kind: Literal["soft", "hard"] = option("soft", "Kind.", aliases=("--kind-of",))
     weights: tuple[NonNegative, ...] = option((), "Weights.")
     data: tuple[Path, ...] = option((), "Data.", repeated=True)
-    least: float = option(0.0, "Least.")
+    minimum: float = option(0.0, "Minimum.")
     names: tuple[str, ...] = option(("a", "b"), "Names.", flags=("--name", "-n"))
     model: Sizes = group(Sizes(), prefix="model.")
     search: Search = group(Search())
@@ -203,8 +203,8 @@ def test_paths_may_begin_at_home(monkeypatch):
         ("--kind_of hard a_b", {"kind": "hard", "others": (Path("a_b"),)}),
         ("-- --kind", {"others": (Path("--kind"),)}),
         ("-- --kind_of -1e-3", {"others": (Path("--kind_of"), Path("-1e-3"))}),
-        ("--least -1e-3 a", {"least": -0.001, "others": (Path("a"),)}),
-        ("--least -2.5", {"least": -2.5}),
+        ("--minimum -1e-3 a", {"minimum": -0.001, "others": (Path("a"),)}),
+        ("--minimum -2.5", {"minimum": -2.5}),
     ],
 )
 def test_arguments_become_a_dataclass(arguments, expected):

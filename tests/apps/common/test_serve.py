@@ -628,7 +628,7 @@ def gathered():
             futures = [pool.submit(batches, [first])]
             try:
                 assert begun.wait(60)
-                futures += [pool.submit(batches, [one]) for one in others]
+                futures += [pool.submit(batches, [item]) for item in others]
                 until(lambda: waiting_inputs(batches) == len(others))
             finally:
                 goes_on.set()

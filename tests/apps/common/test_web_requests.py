@@ -343,10 +343,10 @@ def test_a_half_sent_request_ends(port, content, status):
 @pytest.mark.parametrize("path", [b"", b"GET /gradio_api/heartbeat/a HTTP/1.1\r\n"])
 def test_a_page_is_reachable_beyond_the_connections(port, path):
     content = path and path + b"Host: a\r\n\r\n"
-    kept = [opened(port, content) for _ in range(20)]
+    connections = [opened(port, content) for _ in range(20)]
 
     assert received(opened(port, ROBOTS)).startswith(b"HTTP/1.1 200")
-    for connection in kept:
+    for connection in connections:
         connection.close()
 
 

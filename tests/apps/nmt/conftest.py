@@ -66,8 +66,8 @@ def corpus(tmp_path_factory):
 def few(tmp_path_factory):
     """Ten short pairs for training and two for validation, laid out like `corpus`."""
     every = [
-        ("the", one, verb, "a", other)
-        for one, other in itertools.permutations(NOUNS, 2)
+        ("the", subject, verb, "a", object_noun)
+        for subject, object_noun in itertools.permutations(NOUNS, 2)
         for verb in VERBS
     ]
     return write_corpus(tmp_path_factory.mktemp("few"), every[2:], every[:2])

@@ -71,18 +71,21 @@ def test_pairs_are_aligned_as_each_alone(subwords):
     ]
     aligned = list(align(translator, pairs, batch_size=2))
     assert len(aligned) == len(pairs)
-    for (source, target), one in zip(pairs, aligned, strict=True):
-        assert (one.source_words, one.words) == (source.split(), target.split())
-        assert not one.cut
+    for (source, target), alignment in zip(pairs, aligned, strict=True):
+        assert (alignment.source_words, alignment.words) == (
+            source.split(),
+            target.split(),
+        )
+        assert not alignment.cut
         ids = [translator.tokenizer.encode(text) for text in (source, target)]
         (forced,) = translator.forced_hypotheses(ids[:1], ids[1:])
-        places = [translator.tokenizer.word_indices(x) for x in ids]
+        word_indices = [translator.tokenizer.word_indices(x) for x in ids]
         # The end token is one more word.
-        sources = [*places[0], len(source.split())]
-        merged = merge_weights(forced.weights, sources, places[1])
-        np.testing.assert_allclose(one.weights, merged[:, :-1], atol=1e-5)
-        np.testing.assert_allclose(one.end_weights, merged[:, -1], atol=1e-5)
-        total = one.weights.sum(axis=1) + one.end_weights
+        sources = [*word_indices[0], len(source.split())]
+        merged = merge_weights(forced.weights, sources, word_indices[1])
+        np.testing.assert_allclose(alignment.weights, merged[:, :-1], atol=1e-5)
+        np.testing.assert_allclose(alignment.end_weights, merged[:, -1], atol=1e-5)
+        total = alignment.weights.sum(axis=1) + alignment.end_weights
         np.testing.assert_allclose(total, 1, atol=1e-5)
 
 

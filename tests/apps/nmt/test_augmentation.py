@@ -41,9 +41,9 @@ def test_what_stands_on_both_sides_becomes_the_same_symbols(reverse):
     for _ in range(60):
         for index in range(len(ENGLISH)):
             source, target = augmentation(index, random)
-            own = symbols_of(source)
-            assert sorted(own) == sorted(symbols_of(target))
-            assert len(set(own)) == len(own)
+            used = symbols_of(source)
+            assert sorted(used) == sorted(symbols_of(target))
+            assert len(set(used)) == len(used)
             # A symbol follows a space, so that it is one subword.
             assert all(
                 text[i - 1] == " "
@@ -51,7 +51,7 @@ def test_what_stands_on_both_sides_becomes_the_same_symbols(reverse):
                 for i, x in enumerate(text)
                 if i and x in ALL_SYMBOLS
             )
-            seen.add((index, tuple(sorted(ALL_SYMBOLS[x] for x in own))))
+            seen.add((index, tuple(sorted(ALL_SYMBOLS[x] for x in used))))
     # Digits always become symbols, and words for numbers, names and days sometimes.
     kinds = {index: [x for i, x in seen if i == index] for index in range(len(ENGLISH))}
     assert all(x.count(NUMBER) >= 2 for x in kinds[0])
@@ -108,8 +108,8 @@ def test_batches_of_each_epoch_have_other_symbols(subwords):
     assert first != second and batches.plan(0) == first
     symbols = set(extended.symbols.values())
     for source, target in first[0]:
-        own = [x for x in source if x in symbols]
-        assert own and sorted(own) == sorted(x for x in target if x in symbols)
+        used = [x for x in source if x in symbols]
+        assert used and sorted(used) == sorted(x for x in target if x in symbols)
     # Pairs with numbers are twice in an epoch.
     assert sum(map(len, first)) == 80
 

@@ -164,13 +164,15 @@ def test_an_only_batch_without_bpe_dropout_has_no_padding(pairs, subwords):
 
 
 def test_rows_are_a_multiple_of_the_devices(pairs, subwords):
-    one, three = (batches(pairs, subwords, devices=devices) for devices in (1, 3))
+    unpadded, divisible = (
+        batches(pairs, subwords, devices=devices) for devices in (1, 3)
+    )
     missing = set()
-    for i in range(len(one)):
-        for name, expected in one[i][0].items():
+    for i in range(len(unpadded)):
+        for name, expected in unpadded[i][0].items():
             missing.add(-len(expected) % 3)
             padded = np.pad(expected, ((0, -len(expected) % 3), (0, 0)))
-            np.testing.assert_array_equal(three[i][0][name], padded)
+            np.testing.assert_array_equal(divisible[i][0][name], padded)
     assert any(missing)
 
 

@@ -78,18 +78,20 @@ def test_translations_are_those_of_python(
         [base64.b64encode(path.read_bytes()).decode(), SENTENCES],
     )
 
-    for several, others in zip(actual, expected, strict=True):
-        for one, other in zip(several, others, strict=True):
-            assert one["text"] == other.text
-            assert one["words"] == other.words
-            assert one["subwords"] == other.subwords
-            assert one["cut"] == other.cut
-            assert one["confidence"] == pytest.approx(other.confidence, abs=1e-3)
-            assert one["doubtful"] == other.doubtful
-            assert one["untranslated"] == other.untranslated
-            assert one["unsure"] == other.unsure
-            assert ("reason" in one) == other.unsure
-            assert one["score"] == pytest.approx(other.score, abs=1e-3)
-            assert [tuple(pair) for pair in one["alignment"]] == other.alignment
-            weights = np.reshape(one["weights"], other.weights.shape)
-            np.testing.assert_allclose(weights, other.weights, atol=1e-3)
+    for entries, translations in zip(actual, expected, strict=True):
+        for entry, translation in zip(entries, translations, strict=True):
+            assert entry["text"] == translation.text
+            assert entry["words"] == translation.words
+            assert entry["subwords"] == translation.subwords
+            assert entry["cut"] == translation.cut
+            assert entry["confidence"] == pytest.approx(
+                translation.confidence, abs=1e-3
+            )
+            assert entry["doubtful"] == translation.doubtful
+            assert entry["untranslated"] == translation.untranslated
+            assert entry["unsure"] == translation.unsure
+            assert ("reason" in entry) == translation.unsure
+            assert entry["score"] == pytest.approx(translation.score, abs=1e-3)
+            assert [tuple(pair) for pair in entry["alignment"]] == translation.alignment
+            weights = np.reshape(entry["weights"], translation.weights.shape)
+            np.testing.assert_allclose(weights, translation.weights, atol=1e-3)

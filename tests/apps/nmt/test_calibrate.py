@@ -89,23 +89,23 @@ def test_improbable_translations_are_left_out(model_folder, command, capsys):
     command = [*command, "--model", str(model_folder)]
     results, _ = entries(capsys, command)
     scores = sorted(entry["mean_log_probability"] for entry in results)
-    least = ["--min-score", f"{(scores[2] + scores[3]) / 2:.6f}"]
+    min_score = ["--min-score", f"{(scores[2] + scores[3]) / 2:.6f}"]
     left_out = [entry["mean_log_probability"] <= scores[2] for entry in results]
 
-    kept, error = entries(capsys, command, *least)
-    for before, after, out in zip(results, kept, left_out, strict=True):
+    filtered, error = entries(capsys, command, *min_score)
+    for before, after, out in zip(results, filtered, left_out, strict=True):
         known = {name: before[name] for name in ("line", "mean_log_probability")}
         assert after == ({**known, "translation": None} if out else before)
         assert (f"line {before['line']}: no translation with" in error) == out
 
-    assert main([*command, *least]) == 0
+    assert main([*command, *min_score]) == 0
     assert [line == "" for line in capsys.readouterr().out.split("\n")[:-1]] == left_out
-    assert main([*command, *least, "--n-best", "2"]) == 0
+    assert main([*command, *min_score, "--n-best", "2"]) == 0
     shown = {line.split("\t")[0] for line in capsys.readouterr().out.splitlines()}
     pairs = zip(results, left_out, strict=True)
     assert shown == {str(entry["line"]) for entry, out in pairs if not out}
 
-    several, _ = entries(capsys, command, *least, "--n-best", "2")
+    several, _ = entries(capsys, command, *min_score, "--n-best", "2")
     for entry, before, out in zip(several, results, left_out, strict=True):
         assert entry["line"] == before.pop("line")
         assert len(entry["translations"]) == (0 if out else 2)

@@ -29,8 +29,8 @@ def features(words, probabilities, lexicon=None):
         word_probabilities=probabilities[:-1],
         mean_log_probability=float(logarithms.mean()),
     )
-    places = np.array([0, 1])
-    return features_of(translation, places, hypothesis, [hypothesis], lexicon)
+    word_indices = np.array([0, 1])
+    return features_of(translation, word_indices, hypothesis, [hypothesis], lexicon)
 
 
 def test_shares_and_ratios():

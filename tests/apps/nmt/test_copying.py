@@ -56,8 +56,10 @@ def test_tensors_have_the_same_numbers(subwords, copying, rng):
     expected = np.array([copying.numbers(row) for row in rows])
     np.testing.assert_array_equal(ops.convert_to_numpy(numbers), expected)
     arrays = rows, expected, ops.convert_to_numpy(begins), ids
-    for row, own, begin, extended in zip(*arrays, strict=True):
-        firsts = [int(np.argmax(own == n)) for n in range(own.max() + 1)]
+    for row, row_numbers, begin, extended in zip(*arrays, strict=True):
+        firsts = [
+            int(np.argmax(row_numbers == n)) for n in range(row_numbers.max() + 1)
+        ]
         assert np.nonzero(begin)[0].tolist() == firsts
         assert (extended[firsts] - len(subwords)).tolist() == list(range(len(firsts)))
         assert (extended[~begin] == row[~begin]).all()
@@ -76,9 +78,9 @@ def test_words_of_the_source_are_extended_ids_of_the_target(subwords, copying):
     assert names == ["Zorbalix", "Qux", "and", "Zorbalix"]
     # Occurrences are in order; the last one of the source stands for the rest.
     assert numbers == [1, 0, 3, 3]
-    expanded, places = copying.expand(extended, source)
+    expanded, positions = copying.expand(extended, source)
     assert expanded == target
-    assert len(places) == len(target) and max(places) == len(extended) - 1
+    assert len(positions) == len(target) and max(positions) == len(extended) - 1
     assert copying.extend(subwords.encode("the dog"), target) == target
 
 
@@ -95,9 +97,9 @@ def test_batches_contain_extended_ids(subwords, copying):
 def named(translator, sources, targets):
     """Source and target as arrays, with the extended ids that the model has."""
     source, target = [], []
-    for one, other in zip(sources, targets, strict=True):
-        source.append(translator.tokenizer.encode(one))
-        ids = translator.tokenizer.encode(other)
+    for sentence, translation in zip(sources, targets, strict=True):
+        source.append(translator.tokenizer.encode(sentence))
+        ids = translator.tokenizer.encode(translation)
         target.append([1, *translator.copying.extend(source[-1], ids)])
     return {
         name: np.array([row + [0] * (max(map(len, rows)) - len(row)) for row in rows])
@@ -144,9 +146,9 @@ def test_the_loss_is_that_of_the_extended_vocabulary(translator, inputs):
     logits = ops.convert_to_numpy(network.logits(outputs["hidden"]))
     losses = []
     for b, t in np.argwhere(inputs["target"][:, 1:] != 0):
-        own = -log_probs[b, t, inputs["target"][b, t + 1]]
+        negative_log_prob = -log_probs[b, t, inputs["target"][b, t + 1]]
         spread = np.log(np.exp(logits[b, t]).sum()) - logits[b, t].mean()
-        losses.append(0.9 * own + 0.1 * spread)
+        losses.append(0.9 * negative_log_prob + 0.1 * spread)
 
     network.label_smoothing = 0.1
     loss = network.compute_loss(inputs, None, outputs)
@@ -219,13 +221,15 @@ def test_exports_give_the_same(subwords, tmp_path, monkeypatch):
     serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
     served = serve(sentences=tf.constant(sentences))
 
-    for i, one in enumerate(expected):
-        assert lite[i].text == one.text
-        np.testing.assert_allclose(lite[i].weights, one.weights, atol=1e-4)
-        assert served["translation"][i].numpy().decode() == one.text
+    for i, translation in enumerate(expected):
+        assert lite[i].text == translation.text
+        np.testing.assert_allclose(lite[i].weights, translation.weights, atol=1e-4)
+        assert served["translation"][i].numpy().decode() == translation.text
         tokens = [x.decode() for x in served["subwords"][i].numpy() if x]
-        assert translator.tokenizer.decode(map(pieces.index, tokens)) == one.text
-        assert served["attention"][i].numpy().any() == bool(one.text)
+        assert (
+            translator.tokenizer.decode(map(pieces.index, tokens)) == translation.text
+        )
+        assert served["attention"][i].numpy().any() == bool(translation.text)
 
 
 @pytest.mark.exhaustive

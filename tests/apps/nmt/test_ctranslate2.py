@@ -41,8 +41,8 @@ def built(task, subwords):
     config = ModelConfig(attention="self-attention", **{**TINY, **SIZES})
     config = with_defaults(config, RECIPES["self-attention"])
     network = build_network(config, len(subwords))
-    one = np.ones((1, 2), "int32")
-    network({"source": one, "target": one})
+    token_ids = np.ones((1, 2), "int32")
+    network({"source": token_ids, "target": token_ids})
     return task(config, subwords, network)
 
 
@@ -94,21 +94,23 @@ def folder(transformer, tmp_path):
 
 def check_equal(actual, expected):
     assert [x.text for x in actual] == [x.text for x in expected]
-    for one, other in zip(actual, expected, strict=True):
-        assert one.subwords == other.subwords
-        assert one.alignment == other.alignment
+    for translation, reference in zip(actual, expected, strict=True):
+        assert translation.subwords == reference.subwords
+        assert translation.alignment == reference.alignment
         for name in ("weights", "end_weights", "probabilities"):
             np.testing.assert_allclose(
-                getattr(one, name), getattr(other, name), atol=2e-4
+                getattr(translation, name), getattr(reference, name), atol=2e-4
             )
         for name in ("score", "log_probability"):
-            assert getattr(one, name) == pytest.approx(getattr(other, name), abs=1e-3)
-        assert one.features.keys() == other.features.keys()
-        for name, value in other.features.items():
+            assert getattr(translation, name) == pytest.approx(
+                getattr(reference, name), abs=1e-3
+            )
+        assert translation.features.keys() == reference.features.keys()
+        for name, value in reference.features.items():
             # The last hypotheses of a beam, which no search promises, may differ.
             if name == "agreement":
                 continue
-            assert one.features[name] == pytest.approx(value, abs=1e-3), name
+            assert translation.features[name] == pytest.approx(value, abs=1e-3), name
 
 
 def test_translations_are_those_of_our_search(transformer, exact, monkeypatch):

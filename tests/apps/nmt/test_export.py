@@ -128,10 +128,16 @@ def test_the_graph_cleans_text_as_python_does(code_points):
     from keras_attention_apps.nmt.commands.export import cleaned
 
     # Marks alone, in a word, beside accents, in Hindi, Mongolian, emoji and a flag.
-    places = "{}", "a{}b ", "a\u0301{}\u0323", "\u0915\u094d{}\u0937", "\u182d{}\u1820"
-    places += "\U0001f469\u200d{}\u200d\U0001f468", "\U0001f3f4{}\U000e007f"
-    for place in places:
-        texts = [place.format(chr(point)) for point in code_points]
+    patterns = (
+        "{}",
+        "a{}b ",
+        "a\u0301{}\u0323",
+        "\u0915\u094d{}\u0937",
+        "\u182d{}\u1820",
+    )
+    patterns += "\U0001f469\u200d{}\u200d\U0001f468", "\U0001f3f4{}\U000e007f"
+    for pattern in patterns:
+        texts = [pattern.format(chr(point)) for point in code_points]
         outputs = cleaned(tf.constant([text.encode() for text in texts])).numpy()
         pairs = zip(code_points, map(clean, texts), outputs, strict=True)
         other = [point for point, text, got in pairs if text != got.decode()]

@@ -81,13 +81,15 @@ def test_a_phrase_replaces_the_word_that_is_aligned_with_its_source(subwords):
     # chien, translates dog, and rouge translates red.
     for token, word in enumerate(words):
         weights[token, [0, 2, 1][word]] = 1.0
-    one = Hypothesis(np.array(encoded), 0.0, 0.0, np.zeros(9), len(encoded), weights)
+    hypothesis = Hypothesis(
+        np.array(encoded), 0.0, 0.0, np.zeros(9), len(encoded), weights
+    )
     spelt = {x: encode_phrase(subwords, x) for x in ("chien", "rouge", "xyz", "oiseau")}
 
     def replaced(glossary):
         source = translator._source(Part("the red dog"), Glossary(glossary))
         assert len(source.token_ids) == 4
-        return translator._replaced(source, [one])
+        return translator._replaced(source, [hypothesis])
 
     comma = encoded.index(subwords.encode("a,")[-2])
     begin = words.tolist().index(1)
@@ -157,11 +159,11 @@ def test_translations_contain_the_phrases_of_their_sentences(eager, subwords):
     options = {"beam_size": 2, "n_best": 2}
     actual = list(translator.translate_each(expected, glossary=glossary, **options))
 
-    for several, (phrases, omitted) in zip(actual, expected.values(), strict=True):
-        for one in several:
-            assert all(phrase in one.text for phrase in phrases)
-            assert "xyz" not in one.text and one.omitted == omitted
-    assert [several[0].cut for several in actual] == [False] * 5 + [True]
+    for translations, (phrases, omitted) in zip(actual, expected.values(), strict=True):
+        for translation in translations:
+            assert all(phrase in translation.text for phrase in phrases)
+            assert "xyz" not in translation.text and translation.omitted == omitted
+    assert [translations[0].cut for translations in actual] == [False] * 5 + [True]
     plain = translator.translate("a old", beam_size=2)
     assert actual[1][0].text == plain.text
     assert actual[1][0].score == pytest.approx(plain.score, abs=1e-4)
@@ -209,9 +211,9 @@ def test_lengths_keep_their_ratios(eager, translator):
     ratios = {"min_length_ratio": 1.0, "max_length_ratio": 1.0}
     sentences = ["the red dog", "a big bird sees"]
     translations = translator.translate(sentences, beam_size=2, **ratios)
-    for sentence, one in zip(sentences, translations, strict=True):
+    for sentence, translation in zip(sentences, translations, strict=True):
         count = len(translator.tokenizer.encode(sentence)) - 1
-        assert count <= sum(x != "</s>" for x in one.subwords) <= count + 1
+        assert count <= sum(x != "</s>" for x in translation.subwords) <= count + 1
 
 
 @pytest.mark.parametrize(

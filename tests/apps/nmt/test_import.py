@@ -229,15 +229,15 @@ def test_weights_of_words_do_not_move_with_the_target_language(multilingual):
 
     translation = multilingual.translate("Two cats sleep.", target_language="fra")
 
-    _, places = subwords.words(ids[1:])
+    _, word_indices = subwords.words(ids[1:])
     tokens = ranked[0].length - 1
     _, target_places = subwords.words(ranked[0].token_ids)
     expected = np.zeros((len(translation.words), len(translation.source_words)))
     for token in range(tokens):
-        for column, place in enumerate(places, start=1):
+        for column, word in enumerate(word_indices, start=1):
             share = 1 / np.sum(target_places == target_places[token])
             weight = ranked[0].weights[token, column]
-            expected[target_places[token], place] += share * weight
+            expected[target_places[token], word] += share * weight
     np.testing.assert_allclose(translation.weights, expected, atol=1e-5)
 
 
@@ -263,7 +263,7 @@ def test_two_vocabularies_have_their_embeddings(folder, tmp_path):
     text = "Two cats ru\ufb01n a z dog?"
     ids = translator.tokenizer.encode(text)
     pieces, joint = translator.tokenizer.pieces, reference.tokenizer.pieces
-    places = {piece: i for i, piece in enumerate(joint)}
+    joint_ids = {piece: i for i, piece in enumerate(joint)}
     # The letter z is in the other vocabulary alone.
     known = [x if x in vocabularies[0] else "<unk>" for x in published_pieces(text)]
     assert [pieces[i] for i in ids] == [*known, "</s>"]
@@ -271,7 +271,7 @@ def test_two_vocabularies_have_their_embeddings(folder, tmp_path):
     source = np.array([ids], "int32")
     target = [START, *translator.tokenizer.target.encode("Zwei Hunde")]
     logits = []
-    for model, names in ((translator, None), (reference, places)):
+    for model, names in ((translator, None), (reference, joint_ids)):
         row, column = (
             np.array([[x if names is None else names[pieces[x]] for x in side]])
             for side in (source[0], target)
@@ -279,9 +279,9 @@ def test_two_vocabularies_have_their_embeddings(folder, tmp_path):
         outputs = model.network({"source": row, "target": column})
         logits.append(numpy(model.network.logits(outputs)))
     for token, piece in enumerate(pieces):
-        if token > START and piece in vocabularies[1] and piece in places:
+        if token > START and piece in vocabularies[1] and piece in joint_ids:
             np.testing.assert_allclose(
-                logits[0][..., token], logits[1][..., places[piece]], atol=1e-5
+                logits[0][..., token], logits[1][..., joint_ids[piece]], atol=1e-5
             )
         elif token > START:
             assert (logits[0][..., token] < -25).all()
@@ -329,11 +329,11 @@ def test_transformers_reads_two_vocabularies(tmp_path):
         for of_side, rows in zip(ids, (source, target), strict=True)
     )
     inputs = {"source": source, "target": np.pad(target, ((0, 0), (0, 1)))}
-    found = numpy(network.logits(network(inputs)))
+    actual = numpy(network.logits(network(inputs)))
     for token, number in enumerate(sides[1]):
         if number is not None and token > START:
             np.testing.assert_allclose(
-                found[..., token], logits[..., number], atol=1e-5
+                actual[..., token], logits[..., number], atol=1e-5
             )
 
 
@@ -604,11 +604,11 @@ def test_an_imported_model_is_fine_tuned(folder, tmp_path):
     after = Translator.from_preset(tmp_path / "tuned" / "model")
     assert after.tokenizer.content == before.tokenizer.content
     for name in ("output_bias", "embedding"):
-        moved, kept = (getattr(x.network, name) for x in (after, before))
+        trained, initial = (getattr(x.network, name) for x in (after, before))
         if name == "embedding":
-            moved, kept = moved.embeddings, kept.embeddings
-        assert np.isfinite(numpy(moved)).all()
-        assert np.abs(numpy(moved) - numpy(kept)).max() > 1e-5
+            trained, initial = trained.embeddings, initial.embeddings
+        assert np.isfinite(numpy(trained)).all()
+        assert np.abs(numpy(trained) - numpy(initial)).max() > 1e-5
 
 
 def test_the_head_that_aligns_is_found(folder):

@@ -28,21 +28,26 @@ def test_translations_come_in_order_whatever_the_batches(model_folder, cached_mo
         assert search.predict_function.experimental_get_tracing_count() == 1
     together = fresh.translate(LINES, beam_size=2, batch_size=3)
 
-    for line, (one, *others), other in zip(LINES, one_by_one, together, strict=True):
-        assert one.source_words == other.source_words == line.split()
-        assert one.text == other.text == " ".join(one.words)
-        assert one.score == pytest.approx(other.score, abs=1e-4)
-        assert one.weights.shape == (len(one.words), len(one.source_words))
-        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
-        total = one.weights.sum(axis=1) + one.end_weights
+    for line, (translation, *others), reference in zip(
+        LINES, one_by_one, together, strict=True
+    ):
+        assert translation.source_words == reference.source_words == line.split()
+        assert translation.text == reference.text == " ".join(translation.words)
+        assert translation.score == pytest.approx(reference.score, abs=1e-4)
+        assert translation.weights.shape == (
+            len(translation.words),
+            len(translation.source_words),
+        )
+        np.testing.assert_allclose(translation.weights, reference.weights, atol=1e-4)
+        total = translation.weights.sum(axis=1) + translation.end_weights
         np.testing.assert_allclose(total, 1, atol=1e-5)
         # The best of several come first, and subwords have their probabilities.
         assert len(others) == bool(line.strip())
-        for translations in others:
-            assert one.score >= translations.score
-            total = np.sum(np.log(translations.probabilities))
-            assert total == pytest.approx(translations.log_probability, abs=1e-4)
-            assert len(translations.subwords) == len(translations.probabilities)
+        for other in others:
+            assert translation.score >= other.score
+            total = np.sum(np.log(other.probabilities))
+            assert total == pytest.approx(other.log_probability, abs=1e-4)
+            assert len(other.subwords) == len(other.probabilities)
 
 
 def test_a_model_without_attention_aligns_nothing(eager, subwords):
@@ -162,8 +167,8 @@ def test_half_precision_is_saved_and_loaded(translator, model_folder):
     assert loaded.config == translator.config
     assert loaded.tokenizer.content == translator.tokenizer.content
     weights = (x.network.get_weights() for x in (loaded, translator))
-    for one, other in zip(*weights, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1 / 200, atol=1e-6)
+    for loaded_weights, expected in zip(*weights, strict=True):
+        np.testing.assert_allclose(loaded_weights, expected, rtol=1 / 200, atol=1e-6)
 
 
 def test_the_length_ratio_is_measured_on_pairs(subwords):
@@ -204,14 +209,19 @@ def test_forced_decoding_gives_what_the_search_gave(subwords, attention, changes
     targets = [x.token_ids[: x.length].tolist() for x in expected]
     actual = translator.forced_hypotheses(sources, targets, length_penalty=0.5)
 
-    for one, other in zip(actual, expected, strict=True):
-        size = other.length
-        assert one.token_ids.tolist() == other.token_ids[:size].tolist()
-        assert one.score == pytest.approx(other.score, abs=1e-4)
-        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-4)
+    for hypothesis, reference in zip(actual, expected, strict=True):
+        size = reference.length
+        assert hypothesis.token_ids.tolist() == reference.token_ids[:size].tolist()
+        assert hypothesis.score == pytest.approx(reference.score, abs=1e-4)
+        assert hypothesis.log_probability == pytest.approx(
+            reference.log_probability, abs=1e-4
+        )
         pairs = (
-            (one.token_log_probabilities, other.token_log_probabilities[:size]),
-            (one.weights, other.weights[:size]),
+            (
+                hypothesis.token_log_probabilities,
+                reference.token_log_probabilities[:size],
+            ),
+            (hypothesis.weights, reference.weights[:size]),
         )
         for ours, theirs in pairs:
             np.testing.assert_allclose(ours, theirs, atol=1e-4)

@@ -50,10 +50,12 @@ def exported(model_folder, tmp_path_factory):
 def same(actual, expected):
     """Check that two lists of translations of one sentence are the same."""
     assert_same_results(actual, expected)
-    for one, other in zip(actual, expected, strict=True):
-        assert one.cut == other.cut
-        assert one.source_words == other.source_words
-        np.testing.assert_allclose(one.end_weights, other.end_weights, atol=1e-4)
+    for translation, reference in zip(actual, expected, strict=True):
+        assert translation.cut == reference.cut
+        assert translation.source_words == reference.source_words
+        np.testing.assert_allclose(
+            translation.end_weights, reference.end_weights, atol=1e-4
+        )
 
 
 def test_browsers_can_read_all_outputs(exported):
@@ -66,8 +68,8 @@ def test_translations_are_as_on_keras(cached_models, exported, model_folder, thr
     options = {"n_best": 3, **SEARCH}
     expected = Translator.from_preset(model_folder).translate_each(SENTENCES, **options)
     actual = lite.translate_each(SENTENCES, **options)
-    for one, other in zip(actual, expected, strict=True):
-        same(one, other)
+    for translations, references in zip(actual, expected, strict=True):
+        same(translations, references)
 
 
 def test_a_sentence_is_padded_to_the_next_length(exported):

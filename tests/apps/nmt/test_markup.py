@@ -155,8 +155,8 @@ def test_the_page_without_a_server_translates_markup_alike(tmp_path):
         console.log(JSON.stringify(found));
     """
     written = run_typescript(script, cases, tmp_path)
-    for (text, is_reversed), one in zip(cases, written, strict=True):
-        assert one == html(text, is_reversed, language="de")
+    for (text, is_reversed), page in zip(cases, written, strict=True):
+        assert page == html(text, is_reversed, language="de")
 
 
 @pytest.mark.browser
@@ -346,9 +346,9 @@ def test_unsure_runs_are_listed_and_marked():
         ("line 1", "a b"),
         ("line 3", "b e"),
     ]
-    kept = markup.translate_file(Shouting(), text, "html", min_score=-0.5)
-    assert kept.text == text.replace("a b", "A B").replace("b e", "B E")
-    assert kept.doubts[0].reason == "mean log-probability below -0.5"
+    filtered = markup.translate_file(Shouting(), text, "html", min_score=-0.5)
+    assert filtered.text == text.replace("a b", "A B").replace("b e", "B E")
+    assert filtered.doubts[0].reason == "mean log-probability below -0.5"
 
 
 def srt(*texts, gap=0.1):
@@ -537,15 +537,15 @@ def test_substation_keeps_all_but_its_dialogue():
 
 @pytest.mark.parametrize("source", [SUBTITLES, VTT, ASS])
 def test_subtitles_are_converted(source):
-    own = subtitles.format_of(source)
+    source_format = subtitles.format_of(source)
     for kind in ("srt", "vtt", "ass"):
         translated = markup.translate_file(Echo(), source, kind).text
         assert subtitles.format_of(translated) == kind
         assert translated.count("-->" if kind != "ass" else "Dialogue:") == (
-            3 if own == "srt" else 2 if own == "vtt" else 1
+            3 if source_format == "srt" else 2 if source_format == "vtt" else 1
         )
-        assert (translated == source) == (kind == own)
-        assert "NOTE" not in translated or kind == own
+        assert (translated == source) == (kind == source_format)
+        assert "NOTE" not in translated or kind == source_format
     vtt = markup.translate_file(Echo(), srt("a & b < c <b>d</b> {\\an8}"), "vtt").text
     assert vtt.splitlines()[4].strip() == "a &amp; b &lt; c <b>d</b>"
     assert vtt.splitlines()[3] == "00:00:00.000 --> 00:00:02.000"

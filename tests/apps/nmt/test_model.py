@@ -116,8 +116,8 @@ def test_the_loss_is_that_of_a_token():
     losses = []
     for b, t in np.argwhere(inputs["target"][:, 1:]):
         log_probs = logits[b, t] - np.log(np.exp(logits[b, t]).sum())
-        own = log_probs[inputs["target"][b, t + 1]]
-        losses.append(-0.9 * own - 0.1 * log_probs.mean())
+        log_prob = log_probs[inputs["target"][b, t + 1]]
+        losses.append(-0.9 * log_prob - 0.1 * log_probs.mean())
 
     loss = network.compute_loss(inputs, None, network(inputs))
     np.testing.assert_allclose(float(loss), np.mean(losses), rtol=1e-5)

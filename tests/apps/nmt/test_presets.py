@@ -42,8 +42,8 @@ def test_the_litert_file_of_a_preset_gives_the_same_results():
     expected, actual = (
         list(runtime.translate_each(sentences, n_best=3)) for runtime in runtimes
     )
-    for one, other in zip(*map(flat, (actual, expected)), strict=True):
-        assert one.text == other.text
+    for translation, reference in zip(*map(flat, (actual, expected)), strict=True):
+        assert translation.text == reference.text
         # The weights in the file are of int8.
-        assert one.score == pytest.approx(other.score, abs=2e-2)
-        np.testing.assert_allclose(one.weights, other.weights, atol=2e-2)
+        assert translation.score == pytest.approx(reference.score, abs=2e-2)
+        np.testing.assert_allclose(translation.weights, reference.weights, atol=2e-2)

@@ -75,14 +75,14 @@ def test_samples_are_no_longer_than_they_must_be(learning, corpus, monkeypatch):
 
 @pytest.mark.exhaustive
 def test_rows_of_padding_change_neither_samples_nor_loss(learning, corpus):
-    one, several = (
+    unpadded, padded = (
         self_critical(learning, corpus, few_shapes=True, devices=devices)
         for devices in (1, 3)
     )
-    (items, *_) = one.plan(0)
+    (items, *_) = unpadded.plan(0)
     items = items[:13]
-    plain, reward = one.sample(items, step=0)
-    batch, padded_reward = several.sample(items, step=0)
+    plain, reward = unpadded.sample(items, step=0)
+    batch, padded_reward = padded.sample(items, step=0)
 
     assert [len(x["target"]) for x in (plain, batch)] == [16, 24]
     for name, array in batch.items():

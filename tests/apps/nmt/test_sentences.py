@@ -121,8 +121,8 @@ def test_sentences_of_a_line_are_translated_apart_and_joined():
     translations = translator.translate(LINES, glossary={"cat": "Katze", "dog": "Hund"})
 
     texts = ["ONE DOG. A CAT RUNS! NO.", "", "DOG.", "ONE TWO THREE FOUR FIVE YES."]
-    assert [one.text for one in translations] == texts
-    assert [one.cut for one in translations] == [False, False, False, True]
+    assert [x.text for x in translations] == texts
+    assert [x.cut for x in translations] == [False, False, False, True]
     assert translator.batches == [6]
     line = translations[0]
     parts = translator.translate(["One dog.", "A cat runs!", "No."])
@@ -132,28 +132,28 @@ def test_sentences_of_a_line_are_translated_apart_and_joined():
     np.testing.assert_array_equal(line.weights, 0.75 * np.eye(6))
     np.testing.assert_array_equal(line.end_weights, np.full(6, 0.25))
     assert line.omitted == ["Hund", "Katze"]
-    assert line.subwords == [x for one in parts for x in one.subwords]
-    assert line.log_probability == sum(one.log_probability for one in parts)
-    assert line.probabilities == [x for one in parts for x in one.probabilities]
-    assert line.score == pytest.approx(np.mean([one.score for one in parts]))
+    assert line.subwords == [x for part in parts for x in part.subwords]
+    assert line.log_probability == sum(part.log_probability for part in parts)
+    assert line.probabilities == [x for part in parts for x in part.probabilities]
+    assert line.score == pytest.approx(np.mean([part.score for part in parts]))
     assert line.details().keys() == parts[0].details().keys()
 
 
 def test_best_translations_of_a_line_have_the_best_mean_scores():
     translator = Doubling()
     first, second = translator.translate_each(["A dog.", "B."], n_best=3)
-    scores = sorted((one.score + other.score) / 2 for one in first for other in second)
+    scores = sorted((x.score + y.score) / 2 for x in first for y in second)
 
     (translations,) = translator.translate_each(["A dog. B."], n_best=3)
 
-    assert [one.score for one in translations] == pytest.approx(scores[:-4:-1])
+    assert [x.score for x in translations] == pytest.approx(scores[:-4:-1])
     assert translations[0].text == "A DOG. B."
 
 
 def test_a_line_is_not_split_on_request():
     translations = Doubling().translate(LINES, split=False)
     texts = ["ONE DOG. A CAT RUNS!", "ONE TWO THREE FOUR FIVE"]
-    assert [one.text for one in translations][::3] == texts
+    assert [x.text for x in translations][::3] == texts
 
 
 def test_with_a_batch_size_of_one_a_line_is_translated_before_the_next_is_read():

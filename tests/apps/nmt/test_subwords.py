@@ -32,10 +32,10 @@ def test_subwords_are_reversible(text, subwords):
 def words_of(subwords, text):
     """Return the words of a text; check that each token belongs to one, in order."""
     token_ids = subwords.encode(text)
-    words, places = subwords.words(token_ids)
-    assert len(places) == len(token_ids) - 1 and token_ids[-1] == END
-    assert sorted(places) == places.tolist()
-    assert sorted(set(places.tolist())) == list(range(len(words)))
+    words, word_indices = subwords.words(token_ids)
+    assert len(word_indices) == len(token_ids) - 1 and token_ids[-1] == END
+    assert sorted(word_indices) == word_indices.tolist()
+    assert sorted(set(word_indices.tolist())) == list(range(len(words)))
     return words
 
 
@@ -82,9 +82,11 @@ def test_no_space_is_lost_or_added_between_words(unspaced_subwords):
 
 def test_characters_that_lack_bytes_break_no_other(subwords):
     mark, *token_ids, _ = subwords.encode("手机")
-    words, places = subwords.words([mark, *token_ids[:2], *token_ids, *token_ids[1:]])
+    words, word_indices = subwords.words(
+        [mark, *token_ids[:2], *token_ids, *token_ids[1:]]
+    )
     assert words == ["\ufffd\ufffd", "手", "机\ufffd\ufffd", "机"]
-    assert places.tolist() == [0] * 3 + [1] * 3 + [2] * 5 + [3] * 3
+    assert word_indices.tolist() == [0] * 3 + [1] * 3 + [2] * 5 + [3] * 3
 
 
 def test_clean_text_has_single_blanks_and_no_control_characters():
@@ -94,12 +96,12 @@ def test_clean_text_has_single_blanks_and_no_control_characters():
 def test_a_mark_without_a_word_is_no_word(subwords):
     mark = subwords.pieces.index("\u2581")
     dog = subwords.encode("dog")[:-1]
-    words, places = subwords.words([mark, mark, *dog, mark, END])
+    words, word_indices = subwords.words([mark, mark, *dog, mark, END])
 
     assert words == ["dog"]
-    assert len(places) == 3 + len(dog) and set(places.tolist()) == {0}
-    words, places = subwords.words([mark, END])
-    assert words == [] and len(places) == 0
+    assert len(word_indices) == 3 + len(dog) and set(word_indices.tolist()) == {0}
+    words, word_indices = subwords.words([mark, END])
+    assert words == [] and len(word_indices) == 0
 
 
 def printed(code):
@@ -110,15 +112,15 @@ def printed(code):
 
 def test_dropout_splits_by_the_seed_alone_in_any_process(subwords, tmp_path):
     texts = ["the red dog likes the old bird"] * 40
-    one, other = (subwords.encode_all(texts, dropout=0.3, seed=x) for x in (5, 6))
+    encoded, other = (subwords.encode_all(texts, dropout=0.3, seed=x) for x in (5, 6))
 
-    assert one != other
-    assert len(set(map(tuple, one))) > 20
-    assert {subwords.decode(ids) for ids in one} == {texts[0]}
+    assert encoded != other
+    assert len(set(map(tuple, encoded))) > 20
+    assert {subwords.decode(ids) for ids in encoded} == {texts[0]}
     (tmp_path / "subwords.model").write_bytes(subwords.content)
     content = f"open({str(tmp_path / 'subwords.model')!r}, 'rb').read()"
     again = f"Subwords({content}).encode_all({texts}, dropout=0.3, seed=5)"
-    assert printed(f"print({again})") == str(one)
+    assert printed(f"print({again})") == str(encoded)
 
 
 def test_no_control_character_is_ever_produced(subwords):

@@ -169,9 +169,9 @@ def test_self_critical_training_learns_and_resumes(
         ["bleu", "bleu-lc", "chrf", "chrf-lc", "loss", "reward"]
     ] * 2
     assert min(figures["reward"] for figures in ours) > 0
-    for one, other in zip(ours, theirs, strict=True):
+    for row, expected in zip(ours, theirs, strict=True):
         # Among equally probable subwords, the best one depends on rounding.
-        assert one == pytest.approx(other, rel=1e-2, abs=1e-3)
+        assert row == pytest.approx(expected, rel=1e-2, abs=1e-3)
     config = json.loads((tmp_path / "a" / "model" / "config.json").read_text())
     assert config["training"]["self_critical_epochs"] == 2
 

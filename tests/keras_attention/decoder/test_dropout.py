@@ -106,8 +106,8 @@ def test_a_step_by_hand_draws_its_own_dropout_mask():
     # The state is zero: the output is the mask of the inputs.
     for mask in (first, second, other, third):
         assert set(np.unique(mask)) == {0, 2}
-    for one, another in ((first, second), (third, first), (third, second)):
-        assert (one != another).any()
+    for drawn, redrawn in ((first, second), (third, first), (third, second)):
+        assert (drawn != redrawn).any()
     assert (other[0] != other[1]).any()
     np.testing.assert_array_equal(again, third)
     _, last = step(BATCH)

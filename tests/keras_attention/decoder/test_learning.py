@@ -56,8 +56,8 @@ def examples(task, count):
     rng = np.random.default_rng(1)
     symbols = np.arange(1, SYMBOLS)
     source = np.stack([rng.permutation(symbols)[:LENGTH] for _ in range(count)])
-    places = TASKS[task](source)
-    return source, np.take_along_axis(source, places, axis=-1), places
+    alignment = TASKS[task](source)
+    return source, np.take_along_axis(source, alignment, axis=-1), alignment
 
 
 def build_model(attention, order):
@@ -88,7 +88,7 @@ def train(model, arrays, target, epochs, batch_size):
 @pytest.mark.parametrize("case", quick_first(CASES), ids="-".join)
 def test_learns_the_alignment(case):
     task, attention, order = case
-    source, target, places = examples(task, 2304)
+    source, target, alignment = examples(task, 2304)
     before = np.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=START)
     model = build_model(attention, order)
     test, taught = slice(-256, None), slice(None, -256)
@@ -96,5 +96,5 @@ def test_learns_the_alignment(case):
     train(model, [source[taught], before[taught]], target[taught], 12, 64)
 
     outputs = model.predict([source[test], before[test]], verbose=0)
-    right = outputs["weights"].argmax(-1) == places[test]
+    right = outputs["weights"].argmax(-1) == alignment[test]
     assert right.mean() >= 0.99

@@ -40,9 +40,9 @@ def test_noise_of_one_step_is_that_of_one_sequence(inputs, value, order):
     cell(inputs, state, memory)
     noise = tree.map_structure(lambda x: x[0], cell.draw(memory, 1))
 
-    one, _ = cell(inputs, state, memory, noise, training=True)
+    step, _ = cell(inputs, state, memory, noise, training=True)
 
-    several = tree.map_structure(lambda x: ops.convert_to_tensor(x)[:, None], state)
-    expected, _ = cell(inputs[:, None], several, memory, noise, training=True)
-    assert one["weights"].shape == VALUE[:2]
-    assert_close(one["weights"], expected["weights"][:, 0], 1e-6)
+    states = tree.map_structure(lambda x: ops.convert_to_tensor(x)[:, None], state)
+    expected, _ = cell(inputs[:, None], states, memory, noise, training=True)
+    assert step["weights"].shape == VALUE[:2]
+    assert_close(step["weights"], expected["weights"][:, 0], 1e-6)

@@ -275,15 +275,15 @@ def test_several_attentions_have_their_own_values(rng, choice):
 
     outputs = numpy(decoder(inputs, [value, other], value_mask=masks))
 
-    one, two = outputs["weights"]
-    assert one.shape == (BATCH, STEPS, POSITIONS)
-    assert two.shape == (BATCH, STEPS, OTHER_LENGTH)
-    assert ((two == 0) == ~masks[1][:, None]).all()
+    weights, other_weights = outputs["weights"]
+    assert weights.shape == (BATCH, STEPS, POSITIONS)
+    assert other_weights.shape == (BATCH, STEPS, OTHER_LENGTH)
+    assert ((other_weights == 0) == ~masks[1][:, None]).all()
     # Without a gate, the context is the concatenation of the weighted sums.
-    context = np.concatenate([one @ value, two @ other], axis=-1)
+    context = np.concatenate([weights @ value, other_weights @ other], axis=-1)
     np.testing.assert_allclose(outputs["context"], context, atol=1e-5)
     total = outputs["state"]["attention"][0]["coverage"]["total"]
-    assert_close(total[:, 0] if total.ndim == 3 else total, one.sum(1))
+    assert_close(total[:, 0] if total.ndim == 3 else total, weights.sum(1))
     memory = decoder.cell.memory([value, other], value_mask=masks)
     state = decoder.cell.get_initial_state(BATCH, memory)
     steps = step_by_step(decoder, inputs, [value, other], state, value_mask=masks)

@@ -92,8 +92,8 @@ def test_attention_states_keep_their_precision(rng, options):
     before, after = numpy(model(list(arrays)))
 
     remembered = tree.flatten(before["attention"]), tree.flatten(after["attention"])
-    for one, other in zip(*remembered, strict=True):
-        assert one.dtype == other.dtype == "float32"
+    for old, new in zip(*remembered, strict=True):
+        assert old.dtype == new.dtype == "float32"
     memory = decoder.cell.attention.memory(arrays[1])
     state = decoder.cell.get_initial_state(BATCH, memory)
     for _ in range(2):
@@ -153,9 +153,9 @@ def test_a_cell_computes_in_its_own_precision(order, cell, rng):
 
     state = decoder.cell.get_initial_state(BATCH)
     steps = step_by_step(decoder, inputs, value, state)
-    one, other = (float32(x["cell_output"]) for x in (outputs, steps))
+    whole, stepwise = (float32(x["cell_output"]) for x in (outputs, steps))
     # Only the attention rounds: four times in the pass, and as often in the step.
-    assert_close(one, other, rounding_bound("bfloat16", 8))
+    assert_close(whole, stepwise, rounding_bound("bfloat16", 8))
 
 
 @pytest.mark.parametrize(

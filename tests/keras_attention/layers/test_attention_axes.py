@@ -57,8 +57,8 @@ def test_every_row_is_a_sequence(rng, axes, value_shape, sizes):
         keras.KerasTensor((None, *value_shape[1:])),
         return_attention_scores=True,
     )
-    for one, symbol in zip(outputs, symbols, strict=True):
-        assert symbol.shape == (None, *one.shape[1:])
+    for result, symbol in zip(outputs, symbols, strict=True):
+        assert symbol.shape == (None, *result.shape[1:])
 
 
 def test_masks_positions_and_windows_are_those_of_each_row(rng):

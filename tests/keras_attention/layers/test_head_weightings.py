@@ -109,8 +109,8 @@ def test_choices_are_drawn_and_reported_for_every_head(tensors):
     expected = np.log((probabilities[~soft] * chosen).sum(-1))
     assert_close(details["log_probability"][~soft], expected, 1e-4)
     # Heads and examples have different choices.
-    places = chosen.argmax(-1)
-    assert (places != places[:1]).any(axis=0).mean() > 0.9
+    positions = chosen.argmax(-1)
+    assert (positions != positions[:1]).any(axis=0).mean() > 0.9
     expected = -(probabilities * np.log(probabilities)).sum(-1)
     assert_close(details["entropy"], expected, 1e-4)
 

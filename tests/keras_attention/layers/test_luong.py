@@ -341,5 +341,5 @@ def test_the_kernels_of_concat_differ_from_the_start(rng):
     layer(same, same)
 
     projections = layer.memory.key_projection, layer.step.score.query_projection
-    one, other = numpy([dense.kernel for dense in projections])
-    assert not np.isclose(one, other).any()
+    key_kernel, query_kernel = numpy([dense.kernel for dense in projections])
+    assert not np.isclose(key_kernel, query_kernel).any()

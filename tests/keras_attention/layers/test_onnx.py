@@ -51,7 +51,7 @@ def test_an_onnx_file_takes_other_batches_and_lengths(name, rng, tmp_path):
     queries = 1 if BACKEND == "torch" and name in LOOPS else 4
     for batch, positions in ((1, 1), (3, 17)):
         data = case.draw(rng, batch=batch, queries=queries, positions=positions)
-        names = [one.name for one in session.get_inputs()]
+        names = [tensor.name for tensor in session.get_inputs()]
         actual, *_ = session.run(None, dict(zip(names, data, strict=True)))
         expected = ops.convert_to_numpy(model(data))
         np.testing.assert_allclose(actual, expected, atol=1e-5)

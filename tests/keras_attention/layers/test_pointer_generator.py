@@ -62,10 +62,12 @@ def test_targets_alone_have_the_same_log_probabilities(inputs):
 def test_a_single_step_is_a_step_of_the_pass(inputs):
     layer = ka.PointerGenerator(X)
     log_probs, p_gen = layer(**inputs, return_switch=True)
-    one = {name: x if name == "source_ids" else x[:, 1] for name, x in inputs.items()}
+    step_inputs = {
+        name: x if name == "source_ids" else x[:, 1] for name, x in inputs.items()
+    }
 
-    step, step_p_gen = layer(**one, return_switch=True)
-    target = layer(**one, targets=np.full(B, N - 1))
+    step, step_p_gen = layer(**step_inputs, return_switch=True)
+    target = layer(**step_inputs, targets=np.full(B, N - 1))
 
     np.testing.assert_allclose(numpy(step), numpy(log_probs)[:, 1], rtol=1e-5)
     np.testing.assert_allclose(numpy(step_p_gen), numpy(p_gen)[:, 1], rtol=1e-5)

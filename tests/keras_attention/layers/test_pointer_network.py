@@ -33,8 +33,8 @@ def test_log_probabilities_are_the_logarithms_of_the_weights(name, query, value)
     np.testing.assert_allclose(np.exp(log_probs), weights, atol=1e-6)
     assert (weights[~(left & mask[:, None])] == 0).all()
     assert (log_probs[weights == 0] == -1e9).all()
-    one = pointer(query[:, 0], value, value_mask=mask, attention_mask=left[:1])
-    np.testing.assert_allclose(numpy(one), log_probs[:, 0], atol=1e-5)
+    step = pointer(query[:, 0], value, value_mask=mask, attention_mask=left[:1])
+    np.testing.assert_allclose(numpy(step), log_probs[:, 0], atol=1e-5)
 
 
 def test_a_model_comes_back_from_its_file(query, value, tmp_path):

@@ -176,15 +176,15 @@ def test_returned_weights_are_those_after_dropout(x):
 
     output, weights = attend(layer, x, training=True)
 
-    kept = weights != 0
-    assert 0.3 < kept.mean() < 0.7
-    np.testing.assert_allclose(weights[kept], 2 * full[kept], rtol=1e-5)
+    undropped = weights != 0
+    assert 0.3 < undropped.mean() < 0.7
+    np.testing.assert_allclose(weights[undropped], 2 * full[undropped], rtol=1e-5)
     context = joined(weights, projected(layer, x, x)[1])
     assert_close(output, project(context, layer.step.output_projection)[:, :, 0])
     assert_close(read(layer, x), expected)
     again = biased(dropout=0.5, seed=1)
     again.build(SEQUENCE)
-    np.testing.assert_array_equal(attend(again, x, training=True)[1] != 0, kept)
+    np.testing.assert_array_equal(attend(again, x, training=True)[1] != 0, undropped)
 
 
 def test_a_sequence_attends_to_itself_as_to_a_value(x):

@@ -84,7 +84,7 @@ def test_projections_do_not_start_alike():
     layer.build(QUERY)
 
     pairs = list(itertools.combinations(layer.get_weights(), 2))
-    assert len(pairs) == 6 and all((one != other).any() for one, other in pairs)
+    assert len(pairs) == 6 and all((x != y).any() for x, y in pairs)
 
 
 def test_options_of_the_projections_take_effect():

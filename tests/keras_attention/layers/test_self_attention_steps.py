@@ -107,10 +107,10 @@ def test_steps_beyond_the_last_slot_are_not_remembered(layer, x):
 
     np.testing.assert_array_equal(*numpy([cache["length"], [3, 3]]))
     for name in ("keys", "values"):
-        one, other = numpy([cache[name], full[name]])
-        np.testing.assert_array_equal(one[0], other[0])
-        np.testing.assert_array_equal(one[1, :, 0], other[1, :, 0])
-        assert (one[1, :, 1:] != 0).all() and (other[1, :, 1:] == 0).all()
+        after, before = numpy([cache[name], full[name]])
+        np.testing.assert_array_equal(after[0], before[0])
+        np.testing.assert_array_equal(after[1, :, 0], before[1, :, 0])
+        assert (after[1, :, 1:] != 0).all() and (before[1, :, 1:] == 0).all()
 
 
 def test_rows_of_one_length_may_share_it(x):
@@ -130,9 +130,9 @@ def test_rows_of_one_length_may_share_it(x):
     _, beyond = layer(x[:, 0], cache=cache)
     assert ops.convert_to_numpy(beyond["length"]) == POSITIONS
     for name in ("keys", "values"):
-        one, other = numpy([beyond[name], cache[name]])
-        np.testing.assert_array_equal(one[:, :, :-1], other[:, :, :-1])
-        assert_close(one[:, :, -1], other[:, :, 0], 1e-6)
+        after, before = numpy([beyond[name], cache[name]])
+        np.testing.assert_array_equal(after[:, :, :-1], before[:, :, :-1])
+        assert_close(after[:, :, -1], before[:, :, 0], 1e-6)
 
 
 def test_a_mask_separates_rows_that_shared_a_length(layer, x):
@@ -199,17 +199,17 @@ def test_memory_is_projected_once_for_many_steps(rng):
         value, key, value_mask=given["value_mask"], key_mask=given["key_mask"]
     )
     for t in range(QUERIES):
-        one = slice(t, t + 1)
+        step = slice(t, t + 1)
         actual, _ = layer.step(
-            query[:, one],
+            query[:, step],
             memory,
-            query_mask=given["query_mask"][:, one],
-            mask=given["attention_mask"][:, one],
+            query_mask=given["query_mask"][:, step],
+            mask=given["attention_mask"][:, step],
             average_heads=False,
         )
 
-        assert_close(actual["context"], expected[0][:, one])
-        assert_close(actual["weights"], expected[1][:, :, one], 1e-6)
+        assert_close(actual["context"], expected[0][:, step])
+        assert_close(actual["weights"], expected[1][:, :, step], 1e-6)
 
 
 @pytest.mark.parametrize("make", [biased, lambda: AdditiveAttention(KEY_DIM)])

@@ -179,11 +179,11 @@ def test_keras_hub_with_the_same_weights_gives_the_same_outputs(kind, norm_first
             attention._value_dense,
             attention._output_dense,
         )
-        own = projections(getattr(layer, f"{name}_attention"))
-        pairs += zip(theirs, own, strict=True)
-    for theirs, own in pairs:
-        values = zip(theirs.weights, own.get_weights(), strict=True)
-        theirs.set_weights([x.reshape(y.shape) for y, x in values])
+        layer_projections = projections(getattr(layer, f"{name}_attention"))
+        pairs += zip(theirs, layer_projections, strict=True)
+    for peer_dense, dense in pairs:
+        values = zip(peer_dense.weights, dense.get_weights(), strict=True)
+        peer_dense.set_weights([x.reshape(y.shape) for y, x in values])
 
     expected = numpy(peer(*tensors, **masks))
 

@@ -25,9 +25,11 @@ def test_dropout_scales_what_it_keeps():
 
     context, weights = attend(layer, (query, value), training=True)
 
-    kept = weights > 0
-    np.testing.assert_allclose(weights[kept], 1 / 100 / 0.8, rtol=1e-6)
-    np.testing.assert_allclose(kept.mean(), 0.8, atol=4 * 0.4 / np.sqrt(kept.size))
+    undropped = weights > 0
+    np.testing.assert_allclose(weights[undropped], 1 / 100 / 0.8, rtol=1e-6)
+    np.testing.assert_allclose(
+        undropped.mean(), 0.8, atol=4 * 0.4 / np.sqrt(undropped.size)
+    )
     np.testing.assert_allclose(context, weights.sum(-1, keepdims=True), rtol=1e-5)
     np.testing.assert_allclose(attend(layer, (query, value))[1], 1 / 100, rtol=1e-6)
 

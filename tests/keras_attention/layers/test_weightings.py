@@ -179,8 +179,8 @@ def test_a_masked_query_does_not_change_the_state(query, value):
 
     outputs = attend(layer, padded, value, query_mask=query_mask)
 
-    kept = [x[:, [0, 2, 3]] for x in outputs]
-    assert_close(kept, attend(layer, query, value), 1e-6)
+    unpadded = [x[:, [0, 2, 3]] for x in outputs]
+    assert_close(unpadded, attend(layer, query, value), 1e-6)
 
 
 def test_coverage_is_the_sum_of_earlier_weights(query, value):

@@ -78,8 +78,8 @@ def test_steps_without_a_target_or_masked_teach_nothing(weights, rng, gradients)
     target = rng.random(weights.shape).astype("float32")
     target[0, 1] = 0
     mask = np.array([[1, 1, 0], [0, 1, 1]], "bool")
-    kept = np.where(mask[..., None], target, 0)
-    expected = numpy(ka.attention_supervision, weights, kept)
+    masked = np.where(mask[..., None], target, 0)
+    expected = numpy(ka.attention_supervision, weights, masked)
     weights[~mask] = target[~mask] = np.nan
 
     def loss(weights):

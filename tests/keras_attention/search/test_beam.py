@@ -140,12 +140,12 @@ def test_a_limit_that_is_not_known_counts_as_one_at_least():
     def run(table, state, limit):
         return beam_search(make_step(table), state, limit=limit, **REQUIRED)
 
-    none, one = (
+    empty, single = (
         numpy(run(*to_tensors((table, state)), ops.convert_to_tensor(limit)))
         for limit in ([3, 0], [3, 1])
     )
-    assert np.isfinite(none["scores"]).all()
-    assert_agree(none, one)
+    assert np.isfinite(empty["scores"]).all()
+    assert_agree(empty, single)
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ def test_every_row_may_have_a_limit_of_its_own(options):
     actual = numpy(run(*to_tensors((table, state, limits))))
     for row, limit in enumerate(limits):
         expected = run(*to_tensors((table, state, limit)))
-        own = tree.map_structure(lambda x, row=row: x[row : row + 1], expected)
+        row_alone = tree.map_structure(lambda x, row=row: x[row : row + 1], expected)
         here = {name: x[row : row + 1] for name, x in actual.items()}
-        assert_agree(here, numpy(own))
+        assert_agree(here, numpy(row_alone))
     assert (actual["lengths"].max(axis=1) == np.minimum(limits, LENGTH)).all()
 
 

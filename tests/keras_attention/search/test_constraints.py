@@ -226,9 +226,11 @@ def test_constraints_of_another_type_are_named(constraints):
 @pytest.mark.parametrize("search", [ka.beam_search, ka.greedy_search, ka.sample_search])
 def test_a_wrong_keyword_is_named_with_those_of_the_search(search):
     name = search.__name__
-    own = {"beam_search": "beam_size", "sample_search": "top_k"}.get(name, "start")
+    valid = {"beam_search": "beam_size", "sample_search": "top_k"}.get(name, "start")
 
-    with pytest.raises(TypeError, match=f"{name} has no argument banned. Its .*{own}"):
+    with pytest.raises(
+        TypeError, match=f"{name} has no argument banned. Its .*{valid}"
+    ):
         search(None, None, **REQUIRED, banned=(3,))
     with pytest.raises(TypeError, match=f"{name} needs the argument end, max_length"):
         search(None, None, start=START)

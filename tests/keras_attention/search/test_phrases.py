@@ -136,8 +136,8 @@ class Plain:
             for n in range(len(p))
             if p[n] == token and tokens[len(tokens) - n :] == p[:n]
         }
-        most = max(self.longest(tokens, p) for p in left) + 1
-        return token != END and max(matches, default=0) >= min(-spare, most)
+        longest_match = max(self.longest(tokens, p) for p in left) + 1
+        return token != END and max(matches, default=0) >= min(-spare, longest_match)
 
 
 def plain_allocation(table, state, row, phrases, *, beam_size, max_length):
@@ -232,8 +232,8 @@ def test_some_tokens_do_not_follow_a_phrase_directly():
         return tokens[tokens.index(3) + 2 :]
 
     assert following(())[0] == 1
-    for one in ([1], np.array([1]), ops.convert_to_tensor([1], dtype="int32")):
-        tokens = following(one)
+    for prefix in ([1], np.array([1]), ops.convert_to_tensor([1], dtype="int32")):
+        tokens = following(prefix)
         assert tokens[0] != 1 and 1 in tokens
 
 

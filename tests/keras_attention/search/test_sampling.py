@@ -128,13 +128,13 @@ def test_impossible_tokens_are_not_drawn_at_any_temperature(temperature, cut):
 
 def plain_cut(probabilities, top_k=None, top_p=None, min_p=0.0):
     """The most probable tokens, one after the other, until there are enough."""
-    result, kept = np.zeros_like(probabilities), 0.0
+    result, mass = np.zeros_like(probabilities), 0.0
     ranked = np.argsort(-probabilities)[:top_k]
     for token in ranked:
-        is_in_nucleus = top_p is None or kept < top_p * probabilities[ranked].sum()
+        is_in_nucleus = top_p is None or mass < top_p * probabilities[ranked].sum()
         if is_in_nucleus and probabilities[token] >= min_p * probabilities.max():
             result[token] = probabilities[token]
-        kept += probabilities[token]
+        mass += probabilities[token]
     return result / result.sum()
 
 

@@ -135,7 +135,7 @@ def test_half_precision_by_default_leaves_integers(set_floatx):
 
     _, cache = layer(ops.zeros((1, 1, 3), "float32"), cache=cache)
     zeros = ops.zeros((1, 1), "float32"), ops.zeros((1, 1, 5003), "float32")
-    _, parts, places, _ = top_k_of_sums(*zeros, 2)
+    _, parts, indices, _ = top_k_of_sums(*zeros, 2)
     limit = checked_limit(ops.ones((1,), "int32"), 5, 1)
 
     options = {"limit": np.array([2, 3]), "constraints": [ka.Prefix([[3, 4], [5, -1]])]}
@@ -143,7 +143,7 @@ def test_half_precision_by_default_leaves_integers(set_floatx):
     result = ka.beam_search(step, ops.zeros((BATCH, 1)), **options, **REQUIRED)
 
     found_tensors = result["lengths"], result["token_ids"]
-    for x in (cache["length"], parts, places, limit, *found_tensors):
+    for x in (cache["length"], parts, indices, limit, *found_tensors):
         assert keras.backend.standardize_dtype(x.dtype) == "int32"
     assert (numpy(result)["token_ids"][:, 0, 0] == [3, 5]).all()
 

@@ -12,10 +12,10 @@ ROWS = 3
 
 def top_k(x, k):
     """Return the largest numbers of every row, and their positions."""
-    values, parts, places, terms = top_k_of_sums(ops.zeros((len(x), 1)), x[:, None], k)
+    values, parts, indices, terms = top_k_of_sums(ops.zeros((len(x), 1)), x[:, None], k)
     np.testing.assert_array_equal(numpy(terms), numpy(values))
     np.testing.assert_array_equal(numpy(parts), 0)
-    return values, places
+    return values, indices
 
 
 @pytest.mark.parametrize("size", [101, 2003, 3000])
@@ -27,11 +27,11 @@ def test_sums_with_one_number_for_each_part(rng, size):
 
     sums = (offsets[..., None] + x).reshape(ROWS, -1)
     expected = np.argsort(-sums, axis=-1, kind="stable")[:, :7]
-    values, parts, places, terms = numpy(actual)
-    own = np.take_along_axis(x.reshape(ROWS, -1), expected, axis=-1)
-    np.testing.assert_array_equal(terms, own)
+    values, parts, indices, terms = numpy(actual)
+    expected_terms = np.take_along_axis(x.reshape(ROWS, -1), expected, axis=-1)
+    np.testing.assert_array_equal(terms, expected_terms)
     np.testing.assert_array_equal(values, np.take_along_axis(sums, expected, axis=-1))
-    np.testing.assert_array_equal(parts * size + places, expected)
+    np.testing.assert_array_equal(parts * size + indices, expected)
     assert len({*parts.ravel().tolist()}) > 1
 
 

@@ -54,9 +54,9 @@ def on_one_device(train):
 
 def assert_equal(actual, expected, tolerance):
     """Compare the figures of all epochs of two trainings."""
-    for one, other in zip(actual, expected, strict=True):
-        same = one == pytest.approx(other, rel=tolerance, abs=tolerance)
-        assert same, f"{one} != {other}"
+    for figure, reference in zip(actual, expected, strict=True):
+        same = figure == pytest.approx(reference, rel=tolerance, abs=tolerance)
+        assert same, f"{figure} != {reference}"
 
 
 def environment(backend, devices):

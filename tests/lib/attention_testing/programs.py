@@ -104,12 +104,12 @@ def error_of(main, arguments, capsys):
 def assert_same_results(actual, expected, tolerance=1e-4):
     """Compare captions or translations: text, words, scores and attention."""
     assert [x.words for x in actual] == [x.words for x in expected]
-    for one, other in zip(actual, expected, strict=True):
-        assert one.text == other.text
+    for result, reference in zip(actual, expected, strict=True):
+        assert result.text == reference.text
         for name in ("score", "log_probability"):
-            value = pytest.approx(getattr(other, name), abs=tolerance)
-            assert getattr(one, name) == value
-        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+            value = pytest.approx(getattr(reference, name), abs=tolerance)
+            assert getattr(result, name) == value
+        np.testing.assert_allclose(result.weights, reference.weights, atol=1e-4)
 
 
 def with_content(model, copy, file, content):
@@ -151,8 +151,10 @@ def check_average(main, task, model, mean, capsys):
     assert "the average of 2 models" in capsys.readouterr().out
     config = json.loads((mean / "config.json").read_text())
     assert config["average_of"] == [model.name] * 2
-    averaged, one = (task.from_preset(x).network.get_weights() for x in (mean, model))
-    for x, y in zip(averaged, one, strict=True):
+    averaged, original = (
+        task.from_preset(x).network.get_weights() for x in (mean, model)
+    )
+    for x, y in zip(averaged, original, strict=True):
         assert x == pytest.approx(y)
 
 

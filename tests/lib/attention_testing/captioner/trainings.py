@@ -45,5 +45,5 @@ def history_of(output):
 
 
 def check_history(output, expected):
-    for one, other in zip(history_of(output), history_of(expected), strict=True):
-        assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
+    for row, reference in zip(history_of(output), history_of(expected), strict=True):
+        assert row == pytest.approx(reference, rel=1e-6, abs=1e-6)

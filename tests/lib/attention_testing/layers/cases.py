@@ -138,9 +138,9 @@ def step_by_step(layer, query, memory, **masks):
     """Contexts and weights of one query at a time."""
     state, steps = layer.step.initial_state(memory), []
     for t in range(query.shape[1]):
-        one = slice(t, t + 1)
-        of_one = {name: mask[:, one] for name, mask in masks.items()}
-        outputs, state = layer.step(query[:, one], memory, state, **of_one)
+        step = slice(t, t + 1)
+        step_masks = {name: mask[:, step] for name, mask in masks.items()}
+        outputs, state = layer.step(query[:, step], memory, state, **step_masks)
         steps.append((outputs["context"], outputs["weights"]))
     return [np.concatenate(x, axis=1) for x in zip(*numpy(steps), strict=True)]
 

@@ -230,8 +230,10 @@ def assert_sound(
             assert ended == sorted(ended, reverse=True), "unfinished before finished"
         assert sequences == existing + [()] * (beam_size - len(existing))
         for place, tokens in enumerate(sequences):
-            own = {name: x[row, place] for name, x in result.items() if x.ndim > 1}
-            assert_sound_hypothesis(own, table, state, row, tokens, **penalties)
+            hypothesis = {
+                name: x[row, place] for name, x in result.items() if x.ndim > 1
+            }
+            assert_sound_hypothesis(hypothesis, table, state, row, tokens, **penalties)
 
 
 def assert_sound_hypothesis(result, table, state, row, tokens, **penalties):
