@@ -492,7 +492,9 @@ class MultiHeadStep(BaseStep):
     """Step of multi-head attention: project, attend, join the heads, project.
 
     If no weights are requested, the step may use the fused attention of the backend.
-    See `BaseStep` for the call. The mask may also be one per head, `(B, N, T, S)`.
+    See `BaseStep` for the call. The mask may also be one per head, `(B, N, T, S)`;
+    `call` combines it with those of padding and window, and `_attend` with the causal
+    one, unless the fused attention needs no mask for that.
 
     Args:
         options: The `HeadOptions`.

@@ -51,7 +51,7 @@ class Caption(Output):
         unsure: Whether the caption is probably not usable; `None` for a model without
             calibration.
         reason: Why it is unsure, in a few words; otherwise `None`.
-        doubtful: Indices of the words that are less probable than most.
+        doubtful: Indices of the words that are probably wrong.
         features: The features of its `confidence`.
         image: The image as it was given to `caption`, for notebooks; otherwise `None`.
     """
@@ -235,7 +235,7 @@ class BaseCaptioner(Predictor):
         return self.marked(caption, {**features, **image})
 
     def marked(self, output, features=None):
-        return confidence_features.explained(
+        return confidence_features.with_doubts(
             super().marked(output, features), self.confidence
         )
 

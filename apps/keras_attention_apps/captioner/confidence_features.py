@@ -1,7 +1,7 @@
-"""Features of captions and images that tell how usable a caption is.
+"""Features of captions and images that tell how usable they are, and doubtful words.
 
-They are those of a `Confidence`. The TypeScript of the page without a server computes
-the same, in `confidence_features.ts`.
+The features are those of a `Confidence`. The TypeScript of the page without a server
+computes the same, in `confidence_features.ts`.
 """
 
 import dataclasses
@@ -91,7 +91,7 @@ def image_features(image: np.ndarray) -> Features:
     )
 
 
-def explained(caption: Any, confidence: Confidence | None) -> Any:
+def with_doubts(caption: Any, confidence: Confidence | None) -> Any:
     """Return a marked caption with its doubtful words, and why it is unsure."""
     if confidence is not None:
         pairs = enumerate(caption.probabilities)

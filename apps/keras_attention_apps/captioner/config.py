@@ -1,4 +1,10 @@
-"""All options of the captioner. What both programs have is in `common.options`."""
+"""All options of the captioner: a dataclass for each command.
+
+The names, defaults and texts of a command's options are its fields. A field that is
+`group(X())` has those of the dataclass `X`, and so has a base class; where both
+programs have the same ones, such as those of `RuntimeConfig`, `X` is in
+`common.options`.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -54,6 +60,7 @@ MaxLength = Annotated[int, Range(2, MAX_LENGTH)]
 class CaptionSearchOptions(SearchOptions):
     """Options of the beam search. A LiteRT file has its own, which are fixed."""
 
+    beam_size: BeamSize | None = redeclared(SearchOptions, "beam_size", if_omitted=5)
     length_penalty: LengthPenalty | None = redeclared(
         SearchOptions, "length_penalty", if_omitted=0.7
     )

@@ -1,4 +1,4 @@
-"""Options as fields of dataclasses, and those that both programs have.
+"""Options as fields of dataclasses, and groups of those that both programs have.
 
 The annotation of a field has the type of an option and its range, which are checked on
 the command line and in the files of a model. `option` adds how the option appears on
@@ -324,8 +324,9 @@ class SearchOptions:
     """Options of the beam search. A LiteRT file has its own, which are fixed.
 
     `None` says that an option was not given: the search then has the value of the file,
-    or that of `if_omitted`. Of each pair of names in `ordered`, the first option must
-    be at most the second one.
+    or that of `if_omitted`. The defaults of beam width and length penalty are those of
+    the program: its `config.py` redeclares both. Of each pair of names in `ordered`,
+    the first option must be at most the second one.
     """
 
     ordered: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -333,13 +334,11 @@ class SearchOptions:
     beam_size: BeamSize | None = option(
         None,
         "Beam width: number of hypotheses kept at each step; 1 is greedy search.",
-        if_omitted=5,
     )
     length_penalty: LengthPenalty | None = option(
         None,
         """Length penalty: hypotheses are ranked by log-probability / length **
         penalty.""",
-        if_omitted=1.0,
     )
     beam_groups: Positive | None = option(
         None,
@@ -488,7 +487,7 @@ class DevicesConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingOptions:
-    """Options of a training that both programs have."""
+    """Options of a training that are the same in both programs."""
 
     resumes = True
 
@@ -691,7 +690,7 @@ class RestConfig(LimitsConfig):
 
 @dataclasses.dataclass(frozen=True)
 class CalibrationOptions:
-    """Options of a calibration that both programs have."""
+    """Options of a calibration that are the same in both programs."""
 
     model: str = option(
         REQUIRED,

@@ -12,8 +12,11 @@ from keras_attention_apps.common.output import JSON_LINES, note, progress_bar
 DEFAULT = "the default options"
 
 
-def check_records(output):
-    """Raise a `UserError` if an output is no file of JSON lines."""
+def check_records_file(output):
+    """Raise a `UserError` if an output cannot be a file of JSON lines.
+
+    Tables (.csv, .tsv) have a check of their own, `check_table`.
+    """
     files.check_file(output)
     if files.is_pipe_or_device(output):
         raise UserError(

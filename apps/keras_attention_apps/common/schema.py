@@ -3,6 +3,11 @@
 JSON, tables, the REST servers and the types of the page in TypeScript have the names of
 this module. `python -m keras_attention_apps.common.schema` prints those types; the file
 `apps/browser/src/library/schema.ts` has them.
+
+Further fields tell of what an output is: `Images` and `Lines` in the module of a
+command have those of the input (`image`; `line` and `source`), `common.records` those
+of the run (`model`, `options`), and `common.inference.json_entry` the `error`. Answers
+to requests of LibreTranslate's format are declared in `nmt.serve`.
 """
 
 import dataclasses
@@ -85,6 +90,7 @@ _MARKS = (
     ),
     _field("reason", str, "Why the model is unsure, in a few words.", is_optional=True),
 )
+# Computed in `confidence_features.py` of each program.
 _DOUBTFUL = _field(
     "doubtful",
     list[int],

@@ -85,7 +85,7 @@ def features_of(
     return features
 
 
-def explained(
+def with_doubts(
     translation: Any, confidence: Confidence | None, lexicon: Lexicon | None
 ) -> Any:
     """Return a marked translation with its doubtful words, and why it is unsure.

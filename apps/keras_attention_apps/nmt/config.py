@@ -1,4 +1,10 @@
-"""All options of the translator. What both programs have is in `common.options`."""
+"""All options of the translator: a dataclass for each command.
+
+The names, defaults and texts of a command's options are its fields. A field that is
+`group(X())` has those of the dataclass `X`, and so has a base class; where both
+programs have the same ones, such as those of `RuntimeConfig`, `X` is in
+`common.options`.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -18,6 +24,7 @@ from keras_attention_apps.common.options import (
     Fraction,
     Layers,
     Length,
+    LengthPenalty,
     LengthRatio,
     LogProbability,
     ModelOptions,
@@ -62,6 +69,9 @@ class TranslationSearchOptions(SearchOptions):
     ordered: ClassVar = (("min_length_ratio", "max_length_ratio"),)
     # Products with int8 weights compute four rows at a time, as fast as one.
     beam_size: BeamSize | None = redeclared(SearchOptions, "beam_size", if_omitted=4)
+    length_penalty: LengthPenalty | None = redeclared(
+        SearchOptions, "length_penalty", if_omitted=1.0
+    )
     min_length_ratio: MinLengthRatio | None = option(
         None,
         """Minimum length of a translation relative to its source, in subwords; never
@@ -787,9 +797,9 @@ class ComparedModels:
 
     models: tuple[str, ...] = option(
         (),
-        """Name of a preset, folder of a trained model, or .tflite file. Several presets
-        or folders with + between them are an ensemble. Given several times, the models
-        are compared with the first one. By default tatoeba-multi30k-en-de.""",
+        f"""Name of a preset, folder of a trained model, or .tflite file. Several
+        presets or folders with + between them are an ensemble. Given several times, the
+        models are compared with the first one. By default {DEFAULT_MODEL}.""",
         repeated=True,
         flags=("--model", "--preset"),
     )

@@ -683,7 +683,7 @@ class BaseTranslator(Predictor):
 
     def marked(self, output, features=None):
         output = super().marked(output, features)
-        return confidence_features.explained(output, self.confidence, self.lexicon)
+        return confidence_features.with_doubts(output, self.confidence, self.lexicon)
 
 
 def word_log_probabilities(

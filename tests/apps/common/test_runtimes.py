@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
+from keras_attention_apps.captioner.config import CaptionSearchOptions
 from keras_attention_apps.common import models
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.models import Runtimes, find_litert
-from keras_attention_apps.common.options import RuntimeConfig, SearchOptions
+from keras_attention_apps.common.options import RuntimeConfig
 
 
 class Keras:
@@ -25,8 +26,8 @@ class Lite:
     """A stand-in for a `LiteTask` with the default options of the search."""
 
     presets, noun, options = None, "captioner", None
-    search_type = SearchOptions
-    search = SearchOptions().complete
+    search_type = CaptionSearchOptions
+    search = CaptionSearchOptions().complete
 
     def __init__(self, path, *, threads=None):
         self.loaded = path, threads
@@ -84,7 +85,7 @@ def test_a_litert_file_runs_if_it_has_the_options(monkeypatch):
 
 
 def test_a_litert_file_has_its_own_defaults(monkeypatch):
-    search = SearchOptions(beam_size=10, length_penalty=0.5).complete
+    search = CaptionSearchOptions(beam_size=10, length_penalty=0.5).complete
     monkeypatch.setattr(Lite, "search", search)
 
     assert chosen("both") == chosen("both", search={"beam_size": 10}) == "litert"

@@ -26,7 +26,11 @@ from keras_attention_apps.common.inference import (
 )
 from keras_attention_apps.common.models import changes_in
 from keras_attention_apps.common.output import is_table
-from keras_attention_apps.common.records import Records, RecordWriter, check_records
+from keras_attention_apps.common.records import (
+    Records,
+    RecordWriter,
+    check_records_file,
+)
 from keras_attention_apps.common.tables import TableWriter, check_table
 
 
@@ -44,7 +48,7 @@ def caption(config):
     if writes_table:
         check_table(config)
     elif config.output:
-        check_records(config.output)
+        check_records_file(config.output)
     images = Images(config)
     captioner = RUNTIMES.load_for(
         config, n_best=config.n_best, jit_compile=config.jit_compile
