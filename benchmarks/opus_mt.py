@@ -12,7 +12,8 @@ layers, which are random, add to it.
 
 - `exactness`: the largest difference of a logit from that of Transformers, when a whole
   target is decoded at once, and the largest difference of a log-probability in the
-  steps of a search; and how many beam searches find the same tokens;
+  steps of a search; and how many beam searches find the same tokens. Both networks
+  compute in float32, and then in float64, with the same weights;
 - `litert`: size, time and memory of the export with int8 weights, and how many
   translations of the file are those of Keras;
 - `speed`: the time of one sentence, and of 64 together, with a beam width of 4, and the
@@ -162,8 +163,9 @@ def peer_results(folder, vocabulary, sentences):
                 decoder_input_ids=torch.tensor([[pad, *target[:-1]]]),
             )
             logits.append(outputs.logits[0].numpy())
+        in_double_precision(model)
         exact = [
-            model.double()(
+            model(
                 input_ids=torch.tensor([source]),
                 decoder_input_ids=torch.tensor([[pad, *target[:-1]]]),
             )
@@ -173,7 +175,8 @@ def peer_results(folder, vocabulary, sentences):
         ]
     differences = [np.abs(x - y).max() for x, y in zip(logits, exact, strict=True)]
     print(f"Its logits differ from those in double precision by {max(differences):.1e}")
-    np.savez(folder / "logits.npz", *logits)
+    for precision, arrays in (("float32", logits), ("float64", exact)):
+        np.savez(logits_file(folder, precision), *arrays)
     results = {"sentences": sentences, "sources": sources, "found": translations}
     (folder / "peer.json").write_text(json.dumps(results), encoding="utf-8")
     lengths = [len(x) for x in translations]
@@ -184,6 +187,28 @@ def peer_results(folder, vocabulary, sentences):
         f"median length {statistics.median(lengths)}; "
         f"{sum(map(list.__eq__, translations, sources))} are copies of the source"
     )
+
+
+def in_double_precision(model):
+    """Compute a `MarianMTModel` in float64 from now on, with its float32 weights.
+
+    Its positions are a table in float32, which becomes their formula in float64.
+    """
+    import torch
+
+    model.double()
+    for side in (model.model.encoder, model.model.decoder):
+        table = side.embed_positions.weight
+        positions, depth = table.shape
+        wavelengths = 10_000.0 ** (np.arange(0, depth, 2) / depth)
+        angles = np.arange(positions)[:, None] / wavelengths
+        exact = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+        assert np.abs(table.detach().numpy() - exact).max() < 1e-6
+        table.copy_(torch.from_numpy(exact))
+
+
+def logits_file(folder, precision):
+    return folder / f"logits_{precision}.npz"
 
 
 def transformers_search(model, sources):
@@ -222,23 +247,53 @@ def load(task):
 
 
 def exactness(task):
-    """Print the differences from Transformers."""
+    """Print the differences from Transformers, in float32 and in float64."""
     import keras
-    from keras import ops, tree
-
-    from keras_attention import Ban, beam_search
-    from keras_attention_apps.common.tokenizer import END, PAD, START
-    from keras_attention_apps.nmt.subwords import pad
 
     translator, order, ids = load(task)
-    network, folder = translator.network, Path(task["folder"])
+    folder = Path(task["folder"])
     peer = json.loads((folder / "peer.json").read_text(encoding="utf-8"))
     encoded = [translator.tokenizer.encode(x) for x in peer["sentences"]]
     sources = [[ids[x] for x in row] for row in peer["sources"]]
     same_subwords = sum(map(list.__eq__, encoded, sources))
+    count = len(sources)
+    print_exactness(
+        *differences(task, translator.network, order, ids, "float32"),
+        f"{same_subwords} of {count}",
+        f"{same_searches(translator, order, sources, peer)} of {count}",
+    )
+    del translator
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    network = load(task)[0].network
+    print_exactness(*differences(task, network, order, ids, "float64"), "", "")
 
+
+def print_exactness(precision, whole, largest, steps, subwords, searches):
+    import keras
+
+    print(
+        f"| {keras.backend.backend()} | {precision} | {whole:.1e} | {largest:.0f} "
+        f"| {whole / largest:.1e} | {steps:.1e} | {subwords} | {searches} |",
+        flush=True,
+    )
+
+
+def differences(task, network, order, ids, precision):
+    """Return the precision, and the largest differences from Transformers.
+
+    These are that of a logit, the largest logit, and the largest difference of a
+    log-probability in the steps of a search.
+    """
+    from keras import ops, tree
+
+    from keras_attention_apps.common.tokenizer import PAD, START
+
+    folder = Path(task["folder"])
+    peer = json.loads((folder / "peer.json").read_text(encoding="utf-8"))
+    sources = [[ids[x] for x in row] for row in peer["sources"]]
     whole = steps = largest = 0.0
-    with np.load(folder / "logits.npz") as logits:
+    with np.load(logits_file(folder, precision)) as logits:
         for index in range(COMPARED):
             expected = logits[f"arr_{index}"][:, order]
             expected[:, [PAD, START]] -= np.log(2)
@@ -261,6 +316,16 @@ def exactness(task):
                 log_probs, state, _ = network.step(token, state, memory)
                 actual = ops.convert_to_numpy(log_probs)[0, 0]
                 steps = max(steps, np.abs(actual - row).max())
+    return precision, whole, largest, steps
+
+
+def same_searches(translator, order, sources, peer):
+    """Return how many beam searches find the tokens of Transformers."""
+    from keras import ops
+
+    from keras_attention import Ban, beam_search
+    from keras_attention_apps.common.tokenizer import END, PAD, START
+    from keras_attention_apps.nmt.subwords import pad
 
     # All that `generate` forbids, and nothing else.
     search = translator._search_model
@@ -281,12 +346,7 @@ def exactness(task):
         for i, row in zip(chosen, rows, strict=True):
             row = row[: row.index(END) + 1] if END in row else row
             same += [int(order[x]) for x in row] == peer["found"][i]
-    print(
-        f"| {keras.backend.backend()} | {whole:.1e} | {largest:.0f} "
-        f"| {whole / largest:.1e} | {steps:.1e} | {same_subwords} of {len(sources)} "
-        f"| {same} of {len(sources)} |",
-        flush=True,
-    )
+    return same
 
 
 def saved(task):
@@ -559,10 +619,10 @@ def main():
         for part in parts:
             if part == "exactness":
                 print(
-                    "| backend | logits | largest logit | relative | steps "
+                    "| backend | precision | logits | largest logit | relative | steps "
                     "| equal subwords | equal searches |"
                 )
-                print("|---|---:|---:|---:|---:|---:|---:|", flush=True)
+                print("|---|---|---:|---:|---:|---:|---:|---:|", flush=True)
             command = [sys.executable, __file__, "--work", part]
             subprocess.run(command, env=environment, check=True)
 

@@ -1009,6 +1009,12 @@ class WebConfig:
         """Models whose alignments can be compared with that of --model: presets,
         folders or files.""",
     )
+    target_language: str | None = option(
+        None,
+        """Target language of an imported multilingual model that the page shows at
+        first, as its vocabulary spells it, such as deu. By default the first.""",
+        rare=True,
+    )
     runtime: TranslationRuntimeConfig = group(TranslationRuntimeConfig())
     server: ServerConfig = group(ServerConfig())
 
@@ -1075,6 +1081,15 @@ class ServeConfig:
         --requests-per-minute.""",
     )
     runtime: TranslationRuntimeConfig = group(TranslationRuntimeConfig())
+    target_languages: tuple[str, ...] = option(
+        (),
+        """Target language of an imported multilingual model that the server offers, as
+        the vocabulary spells it, such as deu. A request names it by its code: de. By
+        default all of them. Can be given several times.""",
+        repeated=True,
+        flags=("--target-language",),
+        rare=True,
+    )
     batch_size: BatchSize = option(
         64,
         "Maximum number of sentences that are translated together.",

@@ -753,7 +753,7 @@ def assign_weights(network: Any, published: Published) -> None:
     rows = _rows_of(table, order, 0.0)
     weights.assign(network.embedding.embeddings, rows, "the embedding")
     bias = weights.rest.pop("final_logits_bias", np.zeros(len(table), "float32"))
-    bias = _rows_of(bias.reshape(-1), order, NEVER)
+    bias = _rows_of(bias.reshape(-1).astype("float64"), order, NEVER)
     if published.has_pad:
         # Two of our tokens are this one: together, they have its probability.
         bias[[PAD, START]] -= math.log(2)

@@ -1,5 +1,6 @@
 """`nmt serve`: translations over HTTP, with the interface of LibreTranslate."""
 
+import copy
 import dataclasses
 import functools
 import re
@@ -25,7 +26,7 @@ from keras_attention_apps.common.web import rest
 from keras_attention_apps.common.web.fairness import Batches, Quota, current_job
 from keras_attention_apps.common.web.guard import Refusal, received
 from keras_attention_apps.nmt.config import PRESETS
-from keras_attention_apps.nmt.languages import NAMES
+from keras_attention_apps.nmt.languages import TWO_LETTERS, code_of, language_name
 from keras_attention_apps.nmt.markup import fitting_parts, translate_file
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 from keras_attention_apps.nmt.translations import Translation, joined_best, languages_of
@@ -55,7 +56,7 @@ def add_routes(config, service):
             "expected one --pair for each --model, or none. Received: "
             f"{len(pairs)} for {len(names)}"
         )
-    translators = {}
+    translators, known = {}, []
     for name, pair in zip(names, pairs or map(pair_of, names), strict=True):
         match = re.fullmatch("([A-Za-z]{2,8})-([A-Za-z]{2,8})", pair or "")
         if not match:
@@ -63,10 +64,49 @@ def add_routes(config, service):
                 f"expected the language pair of {name!r}, such as --pair en-de. "
                 f"Received: {pair or 'none, and its configuration has none'}"
             )
-        if match.groups() in translators:
-            raise UserError(f"expected one model for each language pair: {pair}")
-        translators[match.groups()] = Translator(name, config, service)
+        translator = Translator(name, config, service)
+        known += translator.languages
+        source, target = match.groups()
+        for languages, one in by_pair(translator, source, target, config).items():
+            if languages in translators:
+                pair = "-".join(languages)
+                raise UserError(f"expected one model for each language pair: {pair}")
+            translators[languages] = one
+    check_target_languages(config.target_languages, list(dict.fromkeys(known)))
     Routes(translators, config, service)
+
+
+def by_pair(translator, source, target, config):
+    """Return a dict from the language pairs of a model to its `Translator` for each.
+
+    A multilingual model has a pair for each of its target languages, or for each of
+    those that the `config` names.
+    """
+    if not translator.languages:
+        return {(source, target): translator}
+    translators = {}
+    for language in translator.languages:
+        pair = source, code_of(language)
+        is_offered = not config.target_languages or language in config.target_languages
+        # Of two tokens for one language, the first counts.
+        if is_offered and pair not in translators and len(set(pair)) == 2:
+            translators[pair] = translator.into(language)
+    return translators
+
+
+def check_target_languages(languages, known):
+    """Raise a `UserError` for a `--target-language` that no model knows."""
+    for language in languages:
+        if not known:
+            raise UserError(
+                "--target-language needs an imported multilingual model, whose "
+                f"vocabulary has tokens such as >>deu<<. Received: {language!r:.60}"
+            )
+        if language not in known:
+            raise UserError(
+                f"--target-language must be one of {', '.join(known)}. "
+                f"Received: {language!r:.60}"
+            )
 
 
 def pair_of(model):
@@ -76,15 +116,17 @@ def pair_of(model):
         languages = languages_of(metadata.get("pair") or metadata.get("name"))
         return "-".join(filter(None, languages)) or None
     first, *_ = member_folders(model, presets=PRESETS, noun="translator")
-    training = read_sealed(first / CONFIG).get("training")
-    pair = training.get("pair") if isinstance(training, dict) else None
+    content = read_sealed(first / CONFIG)
+    training = content.get("training")
+    pair = training.get("pair") if isinstance(training, dict) else content.get("pair")
     return pair if isinstance(pair, str) else None
 
 
 class Translator:
     """A model whose sentences are translated in batches, whoever sent them.
 
-    `markup.translate_file` can use it like a model.
+    `markup.translate_file` can use it like a model. A multilingual model has
+    `languages`, its target languages as its vocabulary spells them.
     """
 
     def __init__(self, name, config, service):
@@ -93,20 +135,32 @@ class Translator:
         self.beam_size = search["beam_size"]
         self.token_count = self._model.token_count
         self.max_length = self._model.max_length
+        self.languages = list(self._model.tokenizer.languages)
+        self._language = None
         self._options = {"split": False, "batch_size": config.batch_size}
         self._options |= config.search.given
         observe = service.batch_sizes.labels(name_of(name)).observe
         self._batches = Batches(self._call, config.batch_size, observe, _cost)
 
+    def into(self, language):
+        """Return a translator into one of the `languages`, which has the same batches.
+
+        A line that begins with the token of another one is translated into that.
+        """
+        translator = copy.copy(self)
+        translator._language = language
+        return translator
+
     def _call(self, inputs):
-        sentences, numbers = zip(*inputs, strict=True)
+        given, numbers = zip(*inputs, strict=True)
+        sentences = [self._model.with_target_language(x, y) for x, y in given]
         return self._model.translate_each(
             sentences, n_best=max(numbers), **self._options
         )
 
     def translate(self, sentences, *, split):
         """Return the best `Translation` of each sentence."""
-        ranked = self._batches([(sentence, 1) for sentence in sentences])
+        ranked = self._batches([((x, self._language), 1) for x in sentences])
         return [translations[0] for translations in ranked]
 
     def texts(self, texts, n_best):
@@ -131,16 +185,26 @@ class Translator:
         parts = list(dict.fromkeys(parts))
         ranked = self._batches([(part, n_best) for part in parts])
         translations = {
-            part: [dataclasses.replace(x, text=part) if x.cut else x for x in best]
+            part: [dataclasses.replace(x, text=part[0]) if x.cut else x for x in best]
             for part, best in zip(parts, ranked, strict=True)
         }
         return [self._joined(lines, translations, n_best) for lines in divided]
 
     def _divided(self, text):
-        """Return the layout of each line, and the parts of its sentences."""
+        """Return the layout of each line, and the parts of its sentences.
+
+        They are pairs of a text and its target language.
+        """
         current_job().check()
-        layouts = map(self._model.layout, text.split("\n"))
-        return [(layout, list(map(self._fitting, layout.parts))) for layout in layouts]
+        divided = []
+        for line in text.split("\n"):
+            language, line = self._model.target_language_of(line, self._language)
+            layout = self._model.layout(line)
+            sentences = [
+                [(x, language) for x in self._fitting(part)] for part in layout.parts
+            ]
+            divided.append((layout, sentences))
+        return divided
 
     def _fitting(self, part):
         """Return parts of a sentence that are not too long for the model."""
@@ -197,7 +261,7 @@ class Result:
 
 def _cost(given):
     """Return the cost of a sentence in a batch; a short one costs about 1."""
-    sentence, _ = given
+    (sentence, _), _ = given
     return 1 + len(sentence) / 100
 
 
@@ -254,16 +318,24 @@ class Detector:
 
 
 def language_code(code, known):
-    """Return one of the known codes for a code such as `en-US`, `de_DE` or `EN`.
+    """Return one of the known codes for one such as `en-US`, `de_DE`, `EN` or `deu`.
 
-    A code that is none of them is returned as it is.
+    A code that is none of them is returned as it is. A language without a region or a
+    script is the first of its varieties.
 
-    >>> language_code("de_AT", ["en", "de"]), language_code("xx-YY", ["en", "de"])
-    ('de', 'xx-YY')
+    >>> known = ["en", "de", "zh-Hans", "zh-Hant"]
+    >>> [language_code(x, known) for x in ("de_AT", "deu", "zh", "xx-YY")]
+    ['de', 'de', 'zh-Hans', 'xx-YY']
     """
     plain = code.replace("_", "-").lower()
     codes = {x.replace("_", "-").lower(): x for x in known}
-    return codes.get(plain) or codes.get(plain.partition("-")[0], code)
+    language, _, variety = plain.partition("-")
+    language = TWO_LETTERS.get(language, language)
+    if variety:
+        plain = f"{language}-{variety}"
+    first = next((x for x in codes if x.startswith(f"{language}-")), None)
+    names = [plain, language] if variety else [plain, language, first]
+    return next((codes[x] for x in names if x in codes), code)
 
 
 class Detected(pydantic.BaseModel):
@@ -367,7 +439,7 @@ class Routes:
         return [
             Language(
                 code=code,
-                name=NAMES.get(code, code),
+                name=language_name(code),
                 targets=[x for x in self._codes if self._has(code, x)],
             )
             for code in self._codes
@@ -434,7 +506,7 @@ class Routes:
         """Return a result; it is unsure if its text is in another language."""
         if not self._detect.is_other(text, source):
             return result
-        reason = f"the text seems not to be in {NAMES.get(source, source)}"
+        reason = f"the text seems not to be in {language_name(source)}"
         return dataclasses.replace(result, unsure=True, reason=reason)
 
     def _one_pair(self, pair, texts, is_html, n_best, *, is_single):
@@ -446,7 +518,7 @@ class Routes:
         if source == target:
             return [Result([text]) for text in texts]
         if source not in self._codes:
-            reason = f"the text seems to be in {NAMES.get(source, source)} ({source})"
+            reason = f"the text seems to be in {language_name(source)} ({source})"
             if is_single:
                 expected = f"expected a text in one of {', '.join(self._codes)}"
                 raise Refusal(400, f"q: {expected}. Received: {reason}")

@@ -372,7 +372,7 @@ class BaseTranslator(Predictor):
 
         def parts():
             for text in sentences:
-                language, text = self._target_language(text, target_language)
+                language, text = self.target_language_of(text, target_language)
                 layout = self.layout(text, split=split)
                 layouts.append(layout)
                 yield from ((x, language) for x in layout.parts[:MAX_SENTENCES])
@@ -568,12 +568,25 @@ class BaseTranslator(Predictor):
             f"Received: {language!r:.60}"
         )
 
-    def _target_language(self, text, language):
-        """Return the target language of a text, and the text without its token."""
+    def target_language_of(
+        self, text: str, language: str | None = None
+    ) -> tuple[str | None, str]:
+        """Return the target language of a text, and the text without its token.
+
+        It is `language` unless the text begins with such a token.
+        """
         match = _TARGET_LANGUAGE.match(text)
         if match and match[1] in self.tokenizer.languages:
             return match[1], text[match.end() :]
         return language, text
+
+    def with_target_language(self, text: str, language: str | None) -> str:
+        """Return a text that begins with the token of its target language, if any.
+
+        A text that begins with such a token has that language.
+        """
+        language, text = self.target_language_of(text, language)
+        return text if language is None else f">>{language}<< {text}"
 
     def _source(
         self, part: Part, glossary: Glossary | None, language: str | None = None

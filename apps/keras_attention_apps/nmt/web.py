@@ -23,6 +23,7 @@ from keras_attention_apps.common.web.page import (
 )
 from keras_attention_apps.nmt import views
 from keras_attention_apps.nmt.config import PRESETS
+from keras_attention_apps.nmt.languages import code_of, language_name
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 
 PENALTIES = (0.0, 0.5, 1.0)
@@ -42,37 +43,53 @@ HINT = (
 class TranslationPage(Models):
     """The translator, the `others` to compare it with, and the functions of the events.
 
-    These take the values of components, and return updates of others.
+    These take the values of components, and return updates of others. A multilingual
+    model has `languages`, a dict from the names of its target languages to how its
+    vocabulary spells them, and `language`, the one that is chosen at first.
     """
 
     def __init__(self, config):
         super().__init__(RUNTIMES, config)
         self.others = RUNTIMES.others(config.compare, config.model.name)
         self.reverse = reverse_of(config.model.name)
+        model = self.load({})
+        model.check_target_language(config.target_language)
+        self.languages = names_of(model.tokenizer.languages)
+        self.language = config.target_language or next(
+            iter(self.languages.values()), None
+        )
 
-    def translations(self, sentence, search, *, n_best=1, other=None):
-        """Return the best translations of a sentence, best first."""
+    def translations(self, sentence, language, search, *, n_best=1, other=None):
+        """Return the best translations of a sentence, best first.
+
+        It is translated into a target `language`, if the model has that.
+        """
         if len(sentence) > MAX_CHARACTERS:
             raise UserError(
                 f"expected a sentence of at most {MAX_CHARACTERS} characters. "
                 f"Received: {len(sentence)}"
             )
-        return self.outputs(lambda _: sentence, search, n_best=n_best, other=other)
 
-    def swap(self, sentence, is_reversed, *options):
+        def addressed(model):
+            known = language in model.tokenizer.languages
+            return model.with_target_language(sentence, language if known else None)
+
+        return self.outputs(addressed, search, n_best=n_best, other=other)
+
+    def swap(self, sentence, is_reversed, language, *options):
         """Return the translation as the next sentence, and the other direction."""
         other = self.reverse if is_reversed else None
         translations = self.translations(
-            sentence, search_options(*options), other=other
+            sentence, language, search_options(*options), other=other
         )
         return translations[0].text, not is_reversed
 
-    def show_translations(self, sentence, is_reversed, n_best, *options):
+    def show_translations(self, sentence, is_reversed, language, n_best, *options):
         search = search_options(*options)
         other = self.reverse if is_reversed else None
         try:
             translations = self.translations(
-                sentence, search, n_best=n_best, other=other
+                sentence, language, search, n_best=n_best, other=other
             )
         except UserError as error:
             return markup.alert(error), shown(""), shown("")
@@ -86,15 +103,28 @@ class TranslationPage(Models):
         return figure, shown(table), shown(views.heat_map(translations[0]))
 
     @revealed
-    def show_others(self, sentence, is_reversed, compare, *options):
+    def show_others(self, sentence, is_reversed, language, compare, *options):
         # The others translate in the direction of the model of the page.
         if is_reversed or not compare or not sentence.strip():
             return ""
         figures, search = [], search_options(*options)
         for number, other in enumerate(self.others, start=1):
-            (best,) = self.translations(sentence, search, other=other)
+            (best,) = self.translations(sentence, language, search, other=other)
             figures.append(views.alignment_figure(best, name_of(other), number))
         return f'<div class="ka-figures">{"".join(figures)}</div>'
+
+
+def names_of(languages):
+    """Return a dict from names of target languages to how a vocabulary spells them.
+
+    >>> names_of(["deu", "fra", "xyz", "fr"])
+    {'German': 'deu', 'French': 'fra', 'xyz': 'xyz', 'French: fr': 'fr'}
+    """
+    names: dict[str, str] = {}
+    for language in languages:
+        name = language_name(code_of(language))
+        names[f"{name}: {language}" if name in names else name] = language
+    return names
 
 
 def reverse_of(model):
@@ -139,6 +169,12 @@ def _fill(models):
                 submit_btn="Translate",
                 elem_classes="ka-sentence",
             )
+            language = gr.Dropdown(
+                list(models.languages.items()),
+                value=models.language,
+                label="Target language",
+                visible=bool(models.languages),
+            )
             is_reversed = gr.State(False)
             swap = gr.Button(
                 "\u21c4 Swap languages", size="sm", visible=bool(models.reverse)
@@ -162,15 +198,16 @@ def _fill(models):
         )
 
     compare, n_best, options = chosen
-    given = [sentence, is_reversed]
+    given = [sentence, is_reversed, language]
     translating = event(
         models.show_translations, [*given, n_best, *options], [result, best, heat]
     )
     comparing = event(models.show_others, [*given, compare, *options], others)
-    swapping = event(models.swap, [*given, *options], given)
+    swapping = event(models.swap, [*given, *options], [sentence, is_reversed])
     in_turn(swap.click, swapping, translating, comparing)
     for text, example in zip(examples, buttons, strict=True):
         choosing = event(lambda text=text: text, None, sentence)
         in_turn(example.click, choosing, translating, comparing)
     in_turn(sentence.submit, translating, comparing)
+    in_turn(language.input, translating, comparing)
     chosen.connect(translating, comparing)

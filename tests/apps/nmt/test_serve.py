@@ -1,6 +1,7 @@
 """`nmt serve` as clients of LibreTranslate use it, on the default model."""
 
 import re
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,17 +11,23 @@ from deep_translator import LibreTranslator
 from deep_translator.exceptions import AuthorizationException
 from libretranslatepy import LibreTranslateAPI
 
+from attention_testing.nmt import marian as published
 from attention_testing.programs import error_of as error_of_program
 from attention_testing.servers import error_of, metric, served
 from keras_attention_apps.common.models import Runtimes
 from keras_attention_apps.common.options import RestConfig
 from keras_attention_apps.common.web.rest import Service
+from keras_attention_apps.nmt import inference
 from keras_attention_apps.nmt.config import DEFAULT_MODEL, PRESETS, ServeConfig
 from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.markup import translate_html
 from keras_attention_apps.nmt.sentences import Layout
 from keras_attention_apps.nmt.serve import Detector, Translator, language_code, pair_of
-from keras_attention_apps.nmt.translations import LiteTranslator, Translation
+from keras_attention_apps.nmt.translations import (
+    BaseTranslator,
+    LiteTranslator,
+    Translation,
+)
 
 KEY = "a key of the translator"
 # What the answer to every text of a pair of languages has.
@@ -126,6 +133,9 @@ class Shouting:
     """A stand-in for a model, which reads seven words and writes capital letters."""
 
     max_length = 8
+    tokenizer = types.SimpleNamespace(languages={})
+    target_language_of = BaseTranslator.target_language_of
+    with_target_language = BaseTranslator.with_target_language
 
     def token_count(self, sentence):
         return len(sentence.split()) + 1
@@ -266,6 +276,65 @@ def test_a_model_knows_its_language_pair():
 def test_wrong_options_are_one_line(arguments, error, capsys):
     arguments = ["serve", "--port", "0", *arguments]
     assert re.search(error, error_of_program(main, arguments, capsys))
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory):
+    """The folder of a translator with three target languages."""
+    folder = tmp_path_factory.mktemp("many")
+    languages = [">>deu<<", ">>fra<<", ">>pt_br<<"]
+    published.write_transformers(
+        folder / "opus-mt-en-mul", languages=languages, end_bias=2.0
+    )
+    output = folder / "model"
+    main(["import", str(folder / "opus-mt-en-mul"), "--output", str(output)])
+    return output
+
+
+def test_a_request_names_the_target_language_of_a_multilingual_model(multilingual):
+    model = inference.Translator.from_preset(multilingual)
+    text = "Two cats sleep. The snow is red."
+
+    with served("nmt", "--model", str(multilingual)) as (_, address):
+        listed = requests.get(f"{address}/languages", timeout=60).json()
+        assert listed[0]["targets"] == ["en", "de", "fr", "pt-BR"]
+        assert listed[3] == {
+            "code": "pt-BR",
+            "name": "Portuguese (BR)",
+            "targets": ["pt-BR"],
+        }
+        expected = {
+            code: model.translate(text, target_language=language)
+            for code, language in (("de", "deu"), ("fr", "fra"), ("pt", "pt_br"))
+        }
+        texts = [x.text for x in expected.values()]
+        assert len(set(texts)) == len(texts)
+        for code, translation in expected.items():
+            answer = translate(address, text, target=code).json()
+            assert answer["translatedText"] == translation.text
+        # The languages of two lines and of all their sentences.
+        several = translate(address, [f"{text}\n>>fra<< {text}", text]).json()
+        both = f"{texts[0]}\n{texts[1]}"
+        assert several["translatedText"] == [both, texts[0]]
+        page = translate(address, f"<p>{text}</p>", target="fr", format="html").json()
+        assert page["translatedText"] == translate_html(
+            model, f"<p>{text}</p>", language="fr", target_language="fra"
+        )
+        error = error_of(translate(address, text, target="es"), 400)
+        assert "expected one of en, de, fr, pt-BR. Received: 'es'" in error
+
+
+def test_a_server_offers_chosen_target_languages(multilingual, capsys):
+    chosen = ("--target-language", "fra", "--target-language", "deu")
+    with served("nmt", "--model", str(multilingual), *chosen) as (_, address):
+        (english, *others) = requests.get(f"{address}/languages", timeout=60).json()
+    assert english["targets"] == ["en", "de", "fr"] and len(others) == 2
+    for model, error in (
+        (multilingual, "must be one of deu, fra, pt_br. Received: 'xyz'"),
+        (DEFAULT_MODEL, "needs an imported multilingual model.*'xyz'"),
+    ):
+        command = ["serve", "--model", str(model), "--target-language", "xyz"]
+        assert re.search(error, error_of_program(main, command, capsys))
 
 
 def test_languages_are_those_of_the_models():

@@ -7,12 +7,15 @@ import re
 import numpy as np
 import pytest
 
+from attention_testing.nmt import marian as published
+from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.nmt.config import (
     DEFAULT_MODEL,
     REVERSE_MODEL,
     ChosenModel,
     WebConfig,
 )
+from keras_attention_apps.nmt.main import main
 from keras_attention_apps.nmt.runtimes import RUNTIMES
 from keras_attention_apps.nmt.translations import Translation
 from keras_attention_apps.nmt.views import alignment_figure
@@ -62,18 +65,65 @@ def test_swapping_makes_the_translation_the_next_sentence(monkeypatch):
     page = web.TranslationPage(WebConfig(compare=()))
     asked = []
 
-    def translations(sentence, search, *, n_best=1, other=None):
+    def translations(sentence, language, search, *, n_best=1, other=None):
         asked.append((sentence, other))
         return shown
 
-    shown = page.translations("A dog runs.", {}, n_best=1)
+    shown = page.translations("A dog runs.", None, {}, n_best=1)
     monkeypatch.setattr(page, "translations", translations)
     options = 5, 1.0
 
-    sentence, is_reversed = page.swap("A dog runs.", False, *options)
+    sentence, is_reversed = page.swap("A dog runs.", False, None, *options)
     assert (sentence, is_reversed) == (shown[0].text, True)
-    assert page.swap(sentence, is_reversed, *options) == (shown[0].text, False)
-    page.show_translations(sentence, True, 1, *options)
+    assert page.swap(sentence, is_reversed, None, *options) == (shown[0].text, False)
+    page.show_translations(sentence, True, None, 1, *options)
     assert asked == [("A dog runs.", None), *[(sentence, REVERSE_MODEL)] * 2]
     # The other models translate in the first direction only.
-    assert page.show_others(sentence, True, True, *options)["value"] == ""
+    assert page.show_others(sentence, True, None, True, *options)["value"] == ""
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory):
+    """The folder of a translator with two target languages."""
+    folder = tmp_path_factory.mktemp("many")
+    published.write_transformers(
+        folder / "opus-mt-en-mul", languages=[">>fra<<", ">>deu<<"], end_bias=2.0
+    )
+    model = str(folder / "model")
+    main(["import", str(folder / "opus-mt-en-mul"), "--output", model])
+    return model
+
+
+def test_the_page_of_a_multilingual_model_has_its_target_languages(multilingual):
+    model, sentence = ChosenModel(name=multilingual), "Two cats sleep."
+    config = WebConfig(model=model, compare=(DEFAULT_MODEL,), target_language="deu")
+    page = web.TranslationPage(config)
+
+    assert page.languages == {"French": "fra", "German": "deu"}
+    assert page.language == "deu"
+    translator = page.load({})
+    for language in page.languages.values():
+        (best,) = page.translations(sentence, language, {})
+        expected = translator.translate(sentence, target_language=language)
+        assert (best.text, best.score) == (expected.text, expected.score)
+        # The language that a sentence names itself counts.
+        (best,) = page.translations(f">>{language}<< {sentence}", "fra", {})
+        assert best.score == expected.score
+    # A model without target languages is compared, too.
+    options = 5, 1.0
+    assert (
+        "ka-words" in page.show_others(sentence, False, "deu", True, *options)["value"]
+    )
+    config = dataclasses.replace(config, target_language=None)
+    assert web.TranslationPage(config).language == "fra"
+    config = dataclasses.replace(config, target_language="xyz")
+    with pytest.raises(UserError, match=r"must be one of fra, deu. Received: 'xyz'"):
+        web.TranslationPage(config)
+    blocks = web.build(dataclasses.replace(config, target_language="deu"))
+    (menu,) = [
+        x
+        for x in blocks.blocks.values()
+        if getattr(x, "label", "") == "Target language"
+    ]
+    assert menu.visible and menu.value == "deu"
+    assert menu.choices == [("French", "fra"), ("German", "deu")]

@@ -156,8 +156,10 @@ class TranslationNetwork(DecoderNetwork):
         return self.pointer_generator(*inputs), state, weights
 
     def logits(self, hidden):
-        """Return the logits `(..., N)`, in float32."""
-        return ops.cast(self.embedding(hidden, reverse=True), "float32")
+        """Return the logits `(..., N)`, in float32 at least."""
+        logits = self.embedding(hidden, reverse=True)
+        dtype = keras.backend.standardize_dtype(logits.dtype)
+        return logits if dtype == "float64" else ops.cast(logits, "float32")
 
     def output_layer(self, hidden):
         """Return hidden vectors and embeddings whose products are the logits."""
