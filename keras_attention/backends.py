@@ -219,8 +219,8 @@ def in_descending_order(x: Tensor) -> Tensor:
     this, other = x[..., None], x[..., None, :]
     ties = ops.logical_and(this == other, order < order[:, None])
     before = ops.logical_or(this < other, ties)
-    place = ops.sum(ops.cast(before, "int32"), axis=-1)
-    is_at = ops.cast(place[..., None, :] == order[:, None], x.dtype)
+    rank = ops.sum(ops.cast(before, "int32"), axis=-1)
+    is_at = ops.cast(rank[..., None, :] == order[:, None], x.dtype)
     return ops.sum(is_at * other, axis=-1)
 
 
@@ -484,7 +484,9 @@ def dropout(
 
     if mask_shape is not None:
         sizes = zip(mask_shape, ops.shape(x), strict=True)
-        mask_shape = [size if given is None else given for given, size in sizes]
+        mask_shape = [
+            size if declared is None else declared for declared, size in sizes
+        ]
     return tf.nn.experimental.stateless_dropout(
         x, rate, _next_seed(generator), "philox", mask_shape
     )

@@ -172,8 +172,8 @@ class RecurrentEncoder(CheckedCall, CompositeLayer):
         batch = ops.shape(inputs)[0]
         states = [recurrent.initial_cell_state(cell, batch) for cell in self._cells]
         if initial_state is not None:
-            given = tree.flatten(initial_state)
-            shapes = [tuple(x.shape) for x in given]
+            tensors = tree.flatten(initial_state)
+            shapes = [tuple(x.shape) for x in tensors]
             expected = [(inputs.shape[0], x.shape[-1]) for x in tree.flatten(states)]
             fits = len(shapes) == len(expected)
             if not fits or not all(map(may_be_equal, shapes, expected)):
@@ -181,7 +181,7 @@ class RecurrentEncoder(CheckedCall, CompositeLayer):
                     "initial_state must be a list of tensors (batch, units), of the "
                     f"shapes {expected}. Received: {shapes}"
                 )
-            states = tree.pack_sequence_as(states, given)
+            states = tree.pack_sequence_as(states, tensors)
         return [
             tree.map_structure(
                 lambda x, cell=cell: ops.cast(x, cell.compute_dtype), cell_states

@@ -454,8 +454,8 @@ def _part_before_last(model: Any, index: int, numbers: Any) -> Any:
     part = EditedModel(model)
     graph = part.model.subgraphs[index]
     last = max(
-        place
-        for place, operator in enumerate(graph.operators)
+        position
+        for position, operator in enumerate(graph.operators)
         if set(operator.outputs) & set(numbers)
     )
     graph.operators = graph.operators[: last + 1]

@@ -461,13 +461,13 @@ def _fit_figure(figure: Any, renderer: Any) -> None:
     drawn = figure.get_tightbbox(renderer).padded(margin)
     figure.set_size_inches(drawn.width, drawn.height)
     for axis in figure.axes:
-        place = axis.get_position(original=True)
+        box = axis.get_position(original=True)
         axis.set_position(
             (
-                (place.x0 * width - drawn.x0) / drawn.width,
-                (place.y0 * height - drawn.y0) / drawn.height,
-                place.width * width / drawn.width,
-                place.height * height / drawn.height,
+                (box.x0 * width - drawn.x0) / drawn.width,
+                (box.y0 * height - drawn.y0) / drawn.height,
+                box.width * width / drawn.width,
+                box.height * height / drawn.height,
             )
         )
 

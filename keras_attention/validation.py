@@ -268,17 +268,17 @@ def check_call_arguments(
     """
     parameters = inspect.signature(call).parameters
     # An unknown or missing argument is an error of Python, which names it.
-    given = dict(zip(parameters, args, strict=False)) | kwargs
+    arguments = dict(zip(parameters, args, strict=False)) | kwargs
     for name, parameter in parameters.items():
         default = parameter.default
         # A cache is checked by its own layer, which names the entries that it needs.
-        if name not in given or given[name] is default or name == "cache":
+        if name not in arguments or arguments[name] is default or name == "cache":
             continue
         try:
             if isinstance(default, bool) or name == "training":
-                check_boolean(name, given[name])
+                check_boolean(name, arguments[name])
             elif default in (parameter.empty, None):
-                for x in tree.flatten(given[name]) or [given[name]]:
+                for x in tree.flatten(arguments[name]) or [arguments[name]]:
                     check_tensor(name, x)
         except ValueError as explanation:
             raise explanation from error

@@ -119,12 +119,12 @@ def load_word_vectors(
         [form(word).encode("utf-8", "surrogatepass") for form in forms]
         for word in words
     ]
-    wanted = {spelling for several in spellings for spelling in several}
+    wanted = {spelling for variants in spellings for spelling in variants}
     read, repeated, size = _read(file, wanted, dimension)
     vectors = np.zeros((len(words), size), "float32")
     has_vector = np.zeros(len(words), "bool")
-    for row, several in enumerate(spellings):
-        for spelling in filter(read.__contains__, several):
+    for row, variants in enumerate(spellings):
+        for spelling in filter(read.__contains__, variants):
             vectors[row], has_vector[row] = read[spelling], True
     return WordVectors(vectors, has_vector, repeated)
 

@@ -593,9 +593,9 @@ def check_state(
     """Raise `ValueError` unless there is a tensor for every state of the cell."""
     names = {"cell", "attention", "feedback"}
     is_known = isinstance(state, dict) and state.keys() <= names
-    given = state.get("cell") if is_known else None
-    tensors, expected = tree.flatten(given), tree.flatten(cell.state_size)
-    fits = isinstance(given, (list, tuple)) or hasattr(given, "shape")
+    cell_state = state.get("cell") if is_known else None
+    tensors, expected = tree.flatten(cell_state), tree.flatten(cell.state_size)
+    fits = isinstance(cell_state, (list, tuple)) or hasattr(cell_state, "shape")
     fits = fits and len(tensors) == len(expected)
     for x, units in zip(tensors, expected, strict=False):
         shape: Any = getattr(x, "shape", ())

@@ -207,9 +207,11 @@ class AttentionDecoder(CheckedCall, CompositeLayer):
 
         def step(carry: Nested, part: Nested) -> tuple[Nested, Nested]:
             state, previous = carry
-            words, given = part["inputs"], part["cell"]
+            words, cell_inputs = part["inputs"], part["cell"]
             if sampling:
-                words = given = sampling.choose(part["sampling"], words, *previous)
+                words = cell_inputs = sampling.choose(
+                    part["sampling"], words, *previous
+                )
             attend = partial(
                 cell.step.call,
                 memory=seen,
@@ -218,7 +220,7 @@ class AttentionDecoder(CheckedCall, CompositeLayer):
                 training=training,
             )
             read = partial(cell.read, attend, zeros=part.get("zeros"))
-            run_cell = partial(recurrence.step, given, state["cell"])
+            run_cell = partial(recurrence.step, cell_inputs, state["cell"])
             outputs, new_state = cell.equations(
                 words, state, _read_later if reads_later else read, run_cell
             )
@@ -288,19 +290,23 @@ class AttentionDecoder(CheckedCall, CompositeLayer):
             noise["use_sample"] = ops.logical_and(noise["use_sample"], before)
         return noise
 
-    def _initial_state(self, inputs: Nested, given: Tensor, memory: Tensors) -> Nested:
+    def _initial_state(
+        self, inputs: Nested, initial_state: Tensor, memory: Tensors
+    ) -> Nested:
         """Return the state before the first step, in the dtypes of the cell."""
         leading = ops.shape(inputs)[:-2]
         state = {"cell": initial_cell_state(self.cell.cell, 1)}
         state = tree.map_structure(
             lambda x: ops.broadcast_to(x[0], (*leading, x.shape[-1])), state
         )
-        if given is not None:
-            check_state("initial_state", given, self.cell.cell, len(leading) + 1)
-            for x in tree.flatten(given["cell"]):
+        if initial_state is not None:
+            check_state(
+                "initial_state", initial_state, self.cell.cell, len(leading) + 1
+            )
+            for x in tree.flatten(initial_state["cell"]):
                 check_shape("initial_state", x, (*inputs.shape[:-2], x.shape[-1]))
-            cell_state = _cast_like(given["cell"], state["cell"])
-            state = {**given, "cell": cell_state}
+            cell_state = _cast_like(initial_state["cell"], state["cell"])
+            state = {**initial_state, "cell": cell_state}
         return self.cell.complete_state(state, memory)
 
     def compute_mask(self, inputs: Tensor, previous_mask: Nested) -> Any:

@@ -117,10 +117,10 @@ class ScheduledSampling(CompositeLayer):
 
     def set_functions(self, embed: Embed, predict: Predict) -> None:
         """Set `embed` and `predict`; see the arguments of the layer."""
-        for name, given in (("embed", embed), ("predict", predict)):
-            if given is not None and not callable(given):
+        for name, function in (("embed", embed), ("predict", predict)):
+            if function is not None and not callable(function):
                 raise ValueError(
-                    f"{name} must be a layer or a function. Received: {given!r}"
+                    f"{name} must be a layer or a function. Received: {function!r}"
                 )
         # Keras would own, freeze and save a layer that it finds in an attribute.
         self._functions: Any = lambda: (embed, predict)
@@ -143,16 +143,16 @@ class ScheduledSampling(CompositeLayer):
             ValueError: If `embed` or `predict` is missing, or a layer that is not built
                 yet: no weights can be created inside a loop.
         """
-        for name, given in zip(("embed", "predict"), self._functions(), strict=True):
-            if given is None:
+        for name, function in zip(("embed", "predict"), self._functions(), strict=True):
+            if function is None:
                 raise ValueError(
                     f"{name} is missing: call `set_functions(embed, predict)`. "
                     "Received: None"
                 )
-            if not getattr(given, "built", True):
+            if not getattr(function, "built", True):
                 raise ValueError(
                     f"{name} is not built: run one inference pass first. "
-                    f"Received: {given!r}"
+                    f"Received: {function!r}"
                 )
         rate, seed = self.rate, self.seed_generator
         dtype = accumulation_dtype(self.compute_dtype)

@@ -152,8 +152,8 @@ class AdditiveScore(ProjectedScore):
             shift = ops.cast(coverage, self.compute_dtype)[..., None] * kernel
         # Large sizes have a faster way to the same result. One query, as in a decoder
         # step, does not gain from it, nor do queries with keys of their own.
-        several = not (isinstance(query.shape[1], int) and query.shape[1] == 1)
-        if shift is None and several and len(keys.shape) == 3:
+        has_queries = not (isinstance(query.shape[1], int) and query.shape[1] == 1)
+        if shift is None and has_queries and len(keys.shape) == 3:
             sizes = (*query.shape[:2], keys.shape[1], query.shape[2])
             if exceeds(additive_blocks.BLOCK_ELEMENTS, *sizes):
                 return additive_blocks.large_scores(additive_scores, query, keys, scale)
@@ -197,8 +197,8 @@ def additive_scores(
         Scores, `(B, T, S)`.
     """
     # In float32 at least: processors need longer for a tanh in half precision.
-    given = keras.backend.standardize_dtype(query.dtype)
-    dtype = "float64" if given == "float64" else "float32"
+    input_dtype = keras.backend.standardize_dtype(query.dtype)
+    dtype = "float64" if input_dtype == "float64" else "float32"
     query, keys = ops.cast(query, dtype), ops.cast(keys, dtype)
     # The sums of every query and every key, (B, T, S, U).
     if len(keys.shape) == 4:
@@ -212,7 +212,7 @@ def additive_scores(
     if shift is not None:
         sums = sums + ops.cast(shift, dtype)
     hidden = ops.tanh(sums)
-    return ops.cast(contract_last_axis(hidden, ops.cast(scale, dtype)), given)
+    return ops.cast(contract_last_axis(hidden, ops.cast(scale, dtype)), input_dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_attention")

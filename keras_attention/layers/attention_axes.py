@@ -79,9 +79,9 @@ class AttentionAxes:
         value = query if inputs.value is None else inputs.value
         folded = {"attention_mask": self._fold_attention_mask(inputs, query, value)}
         for name, x in (("query", query), ("value", value), ("key", value)):
-            mask, given = getattr(inputs, f"{name}_mask"), getattr(inputs, name)
+            mask, tensor = getattr(inputs, f"{name}_mask"), getattr(inputs, name)
             folded[f"{name}_mask"] = self._fold_mask(f"{name}_mask", mask, x.shape)
-            folded[name] = None if given is None else self._fold(given)
+            folded[name] = None if tensor is None else self._fold(tensor)
         return dataclasses.replace(inputs, **folded)
 
     def unfold(self, results: Nested, query: Tensor, value: Tensor) -> Nested:

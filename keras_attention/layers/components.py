@@ -390,8 +390,10 @@ def check_shapes(
 
     If `ordered`, the position of a query matters, so a single query is an error.
     """
-    given = {"query": query_shape, "value": value_shape, "key": key_shape}
-    shapes = {name: known_sizes(x) for name, x in given.items() if x is not None}
+    tensor_shapes = {"query": query_shape, "value": value_shape, "key": key_shape}
+    shapes = {
+        name: known_sizes(x) for name, x in tensor_shapes.items() if x is not None
+    }
     if len(query_shape) not in (2, 3):
         raise ValueError(
             "query must have the shape (batch, query_depth) or "
@@ -433,15 +435,15 @@ def check_memory(
         attention: The attention layer, or a list of several.
         inputs: Tensor `(B, ...)`, if the batch size is checked.
     """
-    several = isinstance(attention, list)
-    memories: Any = memory if several else [memory]
-    count = len(attention) if several else 1
+    is_list = isinstance(attention, list)
+    memories: Any = memory if is_list else [memory]
+    count = len(attention) if is_list else 1
     is_memory = isinstance(memories, (list, tuple)) and len(memories) == count
     for x in memories if is_memory else ():
         is_memory &= isinstance(x, dict) and {"values", "keys"} <= x.keys()
     if not is_memory:
         expected = "the dict that attention.memory(value) returns"
-        if several:
+        if is_list:
             expected = f"a list of {count} of these: {expected}"
         raise ValueError(f"memory must be {expected}. Received: {shapes_of(memory)}")
     if inputs is None:

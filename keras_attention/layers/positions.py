@@ -168,16 +168,16 @@ class PositionEncoding(CheckedCall, keras.layers.Layer):
                 f"Received: {tuple(shape)}"
             )
         steps = shape[-2] if len(shape) > 2 else 1
-        given = start if hasattr(start, "dtype") else np.asarray(start)
-        if "int" not in str(given.dtype) or len(given.shape) > 1:
+        positions = start if hasattr(start, "dtype") else np.asarray(start)
+        if "int" not in str(positions.dtype) or len(positions.shape) > 1:
             raise ValueError(
                 "start must be an integer, or an integer tensor, one number or "
                 f"(batch,). Received: {start!r}"
             )
-        if len(given.shape) and not may_be_equal(given.shape, shape[:1]):
+        if len(positions.shape) and not may_be_equal(positions.shape, shape[:1]):
             raise ValueError(
                 f"start must have one position for each of {shape[0]} rows. "
-                f"Received: {tuple(given.shape)}"
+                f"Received: {tuple(positions.shape)}"
             )
         if isinstance(start, int) and start < 0:
             raise ValueError(f"start must not be negative. Received: {start}")

@@ -575,12 +575,12 @@ class TransformerDecoderLayer(TransformerLayer):
         if memory is None:
             memory = self.memory(value, value_mask=value_mask)
         # From here on, `x` has the shape (B, K, T, D) or (B, T, D).
-        single, several = len(inputs.shape) == 2, len(inputs.shape) == 4
+        single, has_sequences = len(inputs.shape) == 2, len(inputs.shape) == 4
         if single:
             x, mask = x[:, None], None if mask is None else mask[:, None]
             attention_mask = _with_step(attention_mask)
             cross_attention_mask = _with_step(cross_attention_mask)
-        if several:
+        if has_sequences:
             attention_mask = _as_rows(attention_mask, 4)
             cache = tree.map_structure(partial(_as_rows, fewest=2), cache)
         attend_to_self = _Attend(
@@ -610,7 +610,7 @@ class TransformerDecoderLayer(TransformerLayer):
             "self_attention": attend_to_self.details,
             "cross_attention": attend_to_value.details,
         }
-        if several:
+        if has_sequences:
             leading = ops.shape(x)[:2]
             details["self_attention"], *new_cache = tree.map_structure(
                 partial(_as_sequences, leading=leading),
@@ -754,9 +754,9 @@ class _AttendToMemory:
     def __call__(self, x: Tensor) -> Tensor:
         # The steps of all sequences are queries to one memory.
         batch, *steps, _ = ops.shape(x)
-        several = len(steps) > 1
+        has_sequences = len(steps) > 1
         query, mask, attention_mask = x, self.mask, self.attention_mask
-        if several:
+        if has_sequences:
             query = ops.reshape(x, (batch, -1, x.shape[-1]))
             mask = None if mask is None else ops.reshape(mask, (batch, -1))
         if attention_mask is not None:
@@ -770,7 +770,7 @@ class _AttendToMemory:
             **self.options,
         )
         context = outputs.pop("context")
-        if not several:
+        if not has_sequences:
             self.details = outputs
             return context
         # `(B, N, K T, ...)` becomes `(B, K, N, T, ...)`.

@@ -125,8 +125,8 @@ def softmax_weights(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     zero gradients, and a score of minus infinity counts as not valid. Without a mask,
     the weights of a row of minus infinity are NaN.
     """
-    given = keras.backend.standardize_dtype(scores.dtype)
-    scores = ops.cast(scores, "float64" if given == "float64" else "float32")
+    input_dtype = keras.backend.standardize_dtype(scores.dtype)
+    scores = ops.cast(scores, "float64" if input_dtype == "float64" else "float32")
     return softmax(scores) if mask is None else masked_softmax(scores, mask)
 
 

@@ -66,17 +66,17 @@ def check_label_smoothing(label_smoothing: float) -> None:
     check_number("label_smoothing", label_smoothing, "in [0, 1)", lambda x: 0 <= x < 1)
 
 
-def broadcast_sample_weights(given: Tensor, weighed: Tensor) -> Tensor:
+def broadcast_sample_weights(sample_weight: Tensor, weighed: Tensor) -> Tensor:
     """Expand sample weights to the rank of a tensor `(B, ...)`.
 
     Args:
-        given: Tensor `(B,)`, `(B, ...)`, or with one more axis of size 1.
+        sample_weight: Tensor `(B,)`, `(B, ...)`, or with one more axis of size 1.
         weighed: The tensor that they weigh; the result has its dtype.
 
     Raises:
         ValueError: If the shape does not fit.
     """
-    weights, rank = ops.cast(given, weighed.dtype), len(weighed.shape)
+    weights, rank = ops.cast(sample_weight, weighed.dtype), len(weighed.shape)
     if len(weights.shape) == rank + 1 and weights.shape[-1] == 1:
         weights = weights[..., 0]
     while len(weights.shape) < rank:

@@ -467,8 +467,8 @@ class Prefix(Constraint):
             )
         # Positions after the prefix are free.
         token_ids = ops.pad(self.token_ids, ((0, 0), (0, 1)), constant_values=-1)
-        place = at_most(step.length, self.length)
-        forced = ops.take_along_axis(token_ids, place, axis=1)[..., None]
+        position = at_most(step.length, self.length)
+        forced = ops.take_along_axis(token_ids, position, axis=1)[..., None]
         only = self.forbid(step.log_probs, step.vocabulary != forced)
         return ops.where(forced < 0, log_probs, only), state
 

@@ -236,9 +236,9 @@ class RequiredPhrases(Constraint):
         """
         matches = self._matches(state)
         after = ops.max(matches, axis=-1, initial=0)
-        place = ops.cast(ops.argmax(matches, axis=-1), "int32")[..., None]
+        nearest = ops.cast(ops.argmax(matches, axis=-1), "int32")[..., None]
         token_ids = ops.broadcast_to(self.token_ids[:, None], ops.shape(matches))
-        wanted = ops.take_along_axis(token_ids, place, axis=-1)[..., 0]
+        wanted = ops.take_along_axis(token_ids, nearest, axis=-1)[..., 0]
         return wanted, after
 
 
@@ -388,8 +388,8 @@ def _padded(name: str, rows: Any) -> np.ndarray:
     length = max((len(x) for phrases in rows for x in phrases), default=0)
     padded = np.full((len(rows), count, length), -1, dtype="int32")
     for row, phrases in enumerate(rows):
-        for place, phrase in enumerate(phrases):
+        for column, phrase in enumerate(phrases):
             for token in phrase:
                 as_integer(f"every token of {name}", token)
-            padded[row, place, : len(phrase)] = phrase
+            padded[row, column, : len(phrase)] = phrase
     return padded

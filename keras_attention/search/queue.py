@@ -155,8 +155,9 @@ class BeamSearchQueue:
     def _beam(self, rows: Nested) -> Beam:
         options = {**self.options, **rows}
         memory, state = options.pop("memory"), options.pop("state")
-        given = self.constraints
-        constraints = given(memory) if callable(given) else given
+        constraints = (
+            self.constraints(memory) if callable(self.constraints) else self.constraints
+        )
         step = self.make_step(memory)
         return Beam(step, state, constraints=constraints, **options)
 

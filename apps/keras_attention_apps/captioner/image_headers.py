@@ -232,22 +232,22 @@ def _tags(data: bytes) -> Iterator[tuple[int, int, list[int]]]:
     with contextlib.suppress(OverflowError, struct.error):
         waiting = [(0, *struct.unpack_from(order + offset, block, 8 if is_big else 4))]
         while waiting:
-            depth, place = waiting.pop()
+            depth, position = waiting.pop()
             directories += 1
             _check(directories, _MAX_DIRECTORIES, "directories of tags")
-            (count,) = struct.unpack_from(order + counted, block, place)
-            place += struct.calcsize(order + counted)
+            (count,) = struct.unpack_from(order + counted, block, position)
+            position += struct.calcsize(order + counted)
             for _ in range(count):
                 tag, kind, values, begin = struct.unpack_from(
-                    order + entry, block, place
+                    order + entry, block, position
                 )
                 size = values * _VALUE_BYTES.get(kind, 0)
                 if size <= inline:
-                    begin = place + struct.calcsize(order + entry) - inline
+                    begin = position + struct.calcsize(order + entry) - inline
                 elif begin + size > len(block):
                     # Pillow ignores this tag and all that follow.
                     break
-                place += struct.calcsize(order + entry)
+                position += struct.calcsize(order + entry)
                 total += size
                 if total > 2 * len(block):
                     raise ImageError(
@@ -384,8 +384,8 @@ def _avif(data: bytes) -> Decoding:
     _check(entries, 4 * MAX_ENTRIES, "bytes of properties and references of items")
     for kind in _SAMPLE_TABLES:
         for begin, _ in boxes.get(kind, []):
-            place = begin + (8 if kind == b"stsz" else 4)
-            count = int.from_bytes(data[place : place + 4])
+            position = begin + (8 if kind == b"stsz" else 4)
+            count = int.from_bytes(data[position : position + 4])
             _check(count, MAX_ENTRIES, "frames of an animation")
     frames, pixels, largest = 0, 0, max((w * h for w, h in sizes), default=0)
     canvas = largest
@@ -462,20 +462,20 @@ class _Fields:
     """Integers of several bytes, one after the other."""
 
     def __init__(self, content: bytes):
-        self.content, self.place = content, 0
+        self.content, self.position = content, 0
 
     def take(self, width: int) -> int:
-        self.place += width
-        if self.place > len(self.content):
+        self.position += width
+        if self.position > len(self.content):
             raise ImageError("expected whole boxes of an AVIF, got a damaged one")
-        return int.from_bytes(self.content[self.place - width : self.place])
+        return int.from_bytes(self.content[self.position - width : self.position])
 
 
 def _first_frames(data, boxes):
     """Yield the content of the first frame of each track, which has no number."""
     tables = (boxes.get(kind, []) for kind in (b"stsz", b"stco", b"co64"))
     sizes, *offset_tables = ([begin for begin, _ in table] for table in tables)
-    for size, (place, width) in zip(
+    for size, (offsets, width) in zip(
         sizes,
         [(x, 4) for x in offset_tables[0]] + [(x, 8) for x in offset_tables[1]],
         strict=False,
@@ -483,30 +483,32 @@ def _first_frames(data, boxes):
         # The size of all frames, or 0 and a table of sizes.
         length = int.from_bytes(data[size + 4 : size + 8])
         length = length or int.from_bytes(data[size + 12 : size + 16])
-        start = int.from_bytes(data[place + 8 : place + 8 + width])
+        start = int.from_bytes(data[offsets + 8 : offsets + 8 + width])
         yield None, [memoryview(data)[start : start + length]]
 
 
 def _coded_frames(data: bytes) -> tuple[int, int]:
     """Return how many frames a stream of AV1 has, and the pixels of the largest one."""
-    place = frames = pixels = 0
-    while place < len(data):
-        head = data[place]
+    position = frames = pixels = 0
+    while position < len(data):
+        head = data[position]
         kind = head >> 3 & 15
-        place += 2 if head & 4 else 1
-        size = len(data) - place
+        position += 2 if head & 4 else 1
+        size = len(data) - position
         if head & 2:
             size = shift = 0
-            for byte in data[place : place + 8]:
+            for byte in data[position : position + 8]:
                 size |= (byte & 127) << shift
                 shift += 7
-                place += 1
+                position += 1
                 if byte < 128:
                     break
         if kind == 1:
-            pixels = max(pixels, _sequence_pixels(data[place : place + size][:1_000]))
+            pixels = max(
+                pixels, _sequence_pixels(data[position : position + size][:1_000])
+            )
         frames += kind in (3, 6)
-        place += size
+        position += size
     return frames, pixels
 
 
@@ -752,29 +754,29 @@ def _coding(data, start):
 
 def _segments_of_codestream(data, start):
     """Yield mark and content of the segments in all headers of a codestream."""
-    place, part, size = start + 2, 0, 0
+    position, part, size = start + 2, 0, 0
     parts = 0
     for number in itertools.count():
         _check(number, MAX_MARKS, "segments of a JPEG 2000")
-        if place + 4 > len(data):
+        if position + 4 > len(data):
             return
-        mark, length = struct.unpack_from(">HH", data, place)
+        mark, length = struct.unpack_from(">HH", data, position)
         if mark == _SOT:
             parts += 1
             _check(parts, MAX_TILE_PARTS, "parts of the tiles of a JPEG 2000")
-            part, size = place, int.from_bytes(data[place + 6 : place + 10])
+            part, size = position, int.from_bytes(data[position + 6 : position + 10])
         elif mark == _SOD:
             # Without a size, a part is the last one.
-            place = part + size
-            if size < 14 or data[place : place + 2] != b"\xff\x90":
+            position = part + size
+            if size < 14 or data[position : position + 2] != b"\xff\x90":
                 return
             continue
         elif mark == _EOC or length < 2:
             return
         elif mark not in _KNOWN_MARKS:
             # OpenJPEG looks for the next mark that it knows.
-            place += 2
+            position += 2
             continue
         else:
-            yield mark, data[place + 4 : place + 2 + length]
-        place += 2 + length
+            yield mark, data[position + 4 : position + 2 + length]
+        position += 2 + length

@@ -49,9 +49,9 @@ HALVED_PIXELS = 2**26
 MEMORY = 2**31
 
 
-def is_folder_of(folder: os.PathLike[str], given: Iterable[pathlib.Path]) -> bool:
+def is_folder_of(folder: os.PathLike[str], paths: Iterable[pathlib.Path]) -> bool:
     """Return whether a folder, or an image in it, is among the given paths."""
-    folders = [x if os.path.isdir(x) else x.parent for x in given if not is_open(x)]
+    folders = [x if os.path.isdir(x) else x.parent for x in paths if not is_open(x)]
     return os.path.realpath(folder) in map(os.path.realpath, folders)
 
 
@@ -251,8 +251,8 @@ def find_images(
     except OSError as error:
         name = str(error.filename or folder)
         raise ImageError(f"Cannot list {name!r}: {_reason(error)}") from error
-    shown = [x for x in entries if not x.name.startswith(".")]
-    images = [x for x in shown if _is_image(x)]
+    visible = [x for x in entries if not x.name.startswith(".")]
+    images = [x for x in visible if _is_image(x)]
     # Broken links and files without permission are reported when they are read.
     images = [x for x in images if os.path.isfile(x) or not os.path.exists(x)]
     if not images:
@@ -263,7 +263,7 @@ def find_images(
             f"No image in {str(folder)!r}: expected files of {', '.join(FORMATS)}, "
             f"got {actual}"
         )
-    return images, [x for x in shown if x.suffix.lower() in UNSUPPORTED_SUFFIXES]
+    return images, [x for x in visible if x.suffix.lower() in UNSUPPORTED_SUFFIXES]
 
 
 def has_images_below(folder: pathlib.Path) -> bool:

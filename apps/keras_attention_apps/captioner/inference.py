@@ -206,9 +206,9 @@ class Captioner(BaseCaptioner, Task):
         """The CNN as a Keras model of its own."""
         return feature_model(self.network.backbone)
 
-    def search_model(self, *, maps="weights", **given):
+    def search_model(self, *, maps="weights", **options):
         """Return the compiled `SearchModel` for options of `caption_each`."""
-        search = self.search_options(**given)
+        search = self.search_options(**options)
         no_repeat_ngrams = search.pop("no_repeat_ngrams")
         # A caption has at least one word, and END.
         constraints: list[Constraint] = [MinLength(2)]

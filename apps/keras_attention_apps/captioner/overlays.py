@@ -86,10 +86,10 @@ def dimming(weights, width, height):
 def draw_sheet(image, caption):
     """Draw a photograph, its caption, and where the model looked for every word."""
     image = ImageOps.contain(image, (CELL, CELL))
-    shown = _tiles(caption)
+    tiles = _tiles(caption)
     file = _font_file(caption.text)
     word_font, note_font = _font(file, WORD_SIZE), _font(file, NOTE_SIZE)
-    labels = [("photograph", "")] + [(word, note) for word, note, _ in shown]
+    labels = [("photograph", "")] + [(word, note) for word, note, _ in tiles]
     widest = max(word_font.getlength(x) + note_font.getlength(y) for x, y in labels)
     width, height = max(image.width, math.ceil(widest) + 8), image.height + LABEL
     columns = _columns(len(labels), (width + GAP) / (height + GAP))
@@ -102,15 +102,15 @@ def draw_sheet(image, caption):
     sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
     for number, line in enumerate(title):
-        place = (MARGIN, MARGIN + round(1.4 * TITLE_SIZE) * number)
-        draw.text(place, line, INK, title_font)
+        corner = (MARGIN, MARGIN + round(1.4 * TITLE_SIZE) * number)
+        draw.text(corner, line, INK, title_font)
     grey = ImageOps.grayscale(image).convert("RGB")
     dim = ImageEnhance.Brightness(grey).enhance(DIMMED)
     dim = ImageChops.lighter(dim, Image.new("RGB", dim.size, SHADOW))
     corners = _rounded(image.size)
     pictures = [image] + [
         Image.composite(dim, image, Image.fromarray(dimming(weights, *image.size)))
-        for *_, weights in shown
+        for *_, weights in tiles
     ]
     cells = zip(pictures, labels, strict=True)
     for number, (picture, (word, note)) in enumerate(cells):
@@ -194,10 +194,10 @@ def write_overlay(path, caption, target):
         sheet.save(temporary, **FORMATS[target.suffix.lower()])
 
 
-def find_overlays(overlay, given, images):
+def find_overlays(overlay, arguments, images):
     """Return the overlay file of each image as a dict; no two have the same."""
     is_file = overlay.suffix.lower() in FORMATS and not overlay.is_dir()
-    has_folders = any(map(os.path.isdir, given))
+    has_folders = any(map(os.path.isdir, arguments))
     if len(images) == 1 and not has_folders and not overlay.is_dir():
         if not is_file:
             raise UserError(
@@ -211,7 +211,7 @@ def find_overlays(overlay, given, images):
                 "--overlay must be a folder where several images, or a folder of "
                 f"them, are captioned. Received: {str(overlay)!r}"
             )
-        if is_folder_of(overlay, given):
+        if is_folder_of(overlay, arguments):
             raise UserError(
                 "--overlay must be a folder other than that of the images. Received: "
                 f"{str(overlay)!r}"

@@ -37,14 +37,14 @@ class Picture:
     """A picture of a page that has no alternative text.
 
     Attributes:
-        place: Where the text goes in the source, an index.
+        insert_at: Index in the source at which the text goes.
         line: Number of its line.
         source: Its address, as in the page.
         path: The file, or `None` if it is not a file of this computer.
         reason: Why it is not, or why it needs no text.
     """
 
-    place: int
+    insert_at: int
     line: int
     source: str
     path: Path | None = None
@@ -97,10 +97,10 @@ def alt(config):
     return 2 if failures else 0
 
 
-def _find_pages(given):
+def _find_pages(arguments):
     """Return the paths of all pages; those of a folder are below it."""
     paths = []
-    for path in given:
+    for path in arguments:
         if not os.path.isdir(path):
             paths.append(path)
             continue
@@ -166,8 +166,8 @@ class Page:
         parts: list[str] = []
         end = 0
         for picture, text in texts:
-            parts += self._text[end : picture.place], f' alt="{html.escape(text)}"'
-            end = picture.place
+            parts += self._text[end : picture.insert_at], f' alt="{html.escape(text)}"'
+            end = picture.insert_at
         whole = "".join([*parts, self._text[end:]])
         return encoded(whole, self._encoding, references=True)
 
@@ -196,13 +196,13 @@ def find_pictures(text: str, folder: Path, root: Path | None) -> Iterator[Pictur
         line += text.count("\n", end, token.start)
         end = token.start
         source = values.get("src", "").strip()
-        place = name_end(text, token.start)
+        insert_at = name_end(text, token.start)
         path, reason = _file_of(_BLANKS.sub("", source), base or "", folder, root)
         if is_hidden(values):
             path, reason = None, "is hidden from screen readers"
         elif values.get("aria-label", values.get("aria-labelledby", "")).strip():
             path, reason = None, "has a label of its own"
-        yield Picture(place, line, source, path, reason)
+        yield Picture(insert_at, line, source, path, reason)
 
 
 def is_hidden(values: dict[str, str]) -> bool:

@@ -86,20 +86,20 @@ class Images(Inputs):
         self._overlays, self._side_files = _check_outputs(config, self.paths)
         self._overwrites_xmp = config.xmp_overwrite
 
-    def _find(self, given):
+    def _find(self, arguments):
         """Return the paths of all images; count folders without any.
 
         The error of a folder is printed if it is one of several, and raised otherwise.
         """
         paths = []
-        for path in given:
+        for path in arguments:
             if not os.path.isdir(path):
                 paths.append(path)
                 continue
             try:
                 images, left_out = find_images(path, recursive=self._recursive)
             except ImageError as error:
-                if len(given) == 1:
+                if len(arguments) == 1:
                     raise
                 self.report("error", error)
                 self.failures += 1
@@ -218,13 +218,13 @@ def _options(config, search):
     defaults although none was given: a LiteRT file has its own.
     """
     defaults = CaptionSearchOptions.defaults()
-    given = {name: x for name, x in search.items() if x != defaults[name]}
-    given |= changes_in(config.model.options)
+    changed = {name: x for name, x in search.items() if x != defaults[name]}
+    changed |= changes_in(config.model.options)
     if config.n_best > 1:
-        given["n_best"] = config.n_best
+        changed["n_best"] = config.n_best
     if config.min_score is not None:
-        given["min_score"] = config.min_score
-    options = [f"--{name.replace('_', '-')} {x}" for name, x in given.items()]
+        changed["min_score"] = config.min_score
+    options = [f"--{name.replace('_', '-')} {x}" for name, x in changed.items()]
     return " ".join(sorted(options + ["--json"] * config.json))
 
 

@@ -233,24 +233,24 @@ def _read_jpeg(encoded):
         are_frames &= kinds != other
     count = tf.size(starts, tf.int64)
 
-    def unfinished(place, scans, size):
-        return (place < count) & (scans <= image_headers.MAX_SCANS)
+    def unfinished(segment, scans, size):
+        return (segment < count) & (scans <= image_headers.MAX_SCANS)
 
-    def follow(place, scans, size):
-        scans += tf.cast(kinds[place] == image_headers.SCAN, tf.int64)
-        size = tf.where(are_frames[place] & (size == 0), sizes[place], size)
-        after = tf.searchsorted(starts, ends[place][None], out_type=tf.int64)[0]
-        return tf.where(kinds[place] == image_headers.END, count, after), scans, size
+    def follow(segment, scans, size):
+        scans += tf.cast(kinds[segment] == image_headers.SCAN, tf.int64)
+        size = tf.where(are_frames[segment] & (size == 0), sizes[segment], size)
+        after = tf.searchsorted(starts, ends[segment][None], out_type=tf.int64)[0]
+        return tf.where(kinds[segment] == image_headers.END, count, after), scans, size
 
     zero = tf.constant(0, tf.int64)
     first = tf.searchsorted(starts, tf.constant([2], tf.int64), out_type=tf.int64)[0]
-    place, scans, size = tf.while_loop(
+    segment, scans, size = tf.while_loop(
         unfinished,
         follow,
         (first, zero, tf.stack([zero, zero])),
         maximum_iterations=image_headers.MAX_SEGMENTS,
     )
-    are_too_many = (scans > image_headers.MAX_SCANS) | (place < count)
+    are_too_many = (scans > image_headers.MAX_SCANS) | (segment < count)
     are_too_many |= scans * size[0] * size[1] > image_headers.MAX_SCANNED_PIXELS
     return tf.where(are_too_many, tf.constant(-2, tf.int64), size)
 

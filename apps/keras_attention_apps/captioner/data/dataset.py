@@ -174,9 +174,9 @@ def _images_on_disk(roots, listing, split):
             missing.append(image.path.name)
     _warn_of_dropped(listing, split)
     if not on_disk and not missing:
-        shown = {f"{text!r:.60}" for image in images for text in image.captions}
+        examples = {f"{text!r:.60}" for image in images for text in image.captions}
         expected = f"captions with a word for the split {split}"
-        raise unexpected(roots[0], expected, list_some(shown))
+        raise unexpected(roots[0], expected, list_some(examples))
     if missing:
         report = (
             f"{roots[0]}: {len(missing)} of {len(on_disk) + len(missing)} images of "
@@ -789,19 +789,19 @@ def check_boxes(boxes):
         if not len(word_boxes):
             continue
         try:
-            several = np.atleast_2d(np.array(word_boxes, "float64"))
+            corners = np.atleast_2d(np.array(word_boxes, "float64"))
         except OverflowError as error:
             raise ValueError(f"{word!r} has a box with too large a number") from error
-        if several.shape[1:] != (4,) or not np.isfinite(several).all():
+        if corners.shape[1:] != (4,) or not np.isfinite(corners).all():
             raise ValueError(f"{word!r} must have boxes of four numbers")
-        left, top, right, bottom = several.T
+        left, top, right, bottom = corners.T
         are_ordered = ((left < right) & (top < bottom)).all()
-        if not are_ordered or not ((several >= 0) & (several <= 1)).all():
+        if not are_ordered or not ((corners >= 0) & (corners <= 1)).all():
             raise ValueError(
                 f"{word!r} must have boxes left, top, right, bottom, from 0 to 1"
             )
         spelt = " ".join(tokenize(word))
-        checked[spelt] = (*checked.get(spelt, ()), *map(tuple, several.tolist()))
+        checked[spelt] = (*checked.get(spelt, ()), *map(tuple, corners.tolist()))
     return checked
 
 

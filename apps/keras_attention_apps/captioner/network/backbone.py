@@ -445,9 +445,11 @@ def read_checkpoint(path):
         arrays = {}
         for name, (key, offset, shape, strides) in tensors.items():
             size = dtypes[key].itemsize
-            place, strides = size * offset, [size * stride for stride in strides]
+            byte_offset, strides = size * offset, [size * stride for stride in strides]
             # NumPy checks that a tensor lies inside its storage.
-            arrays[name] = np.ndarray(shape, dtypes[key], storages[key], place, strides)
+            arrays[name] = np.ndarray(
+                shape, dtypes[key], storages[key], byte_offset, strides
+            )
     # A broken or hostile pickle fails with nearly any type of exception.
     except Exception as error:
         raise ValueError(

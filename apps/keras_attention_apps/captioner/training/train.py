@@ -391,8 +391,8 @@ class CaptionTraining(runner.Training):
             random = np.random.default_rng((self.config.seed, number))
             views.append(random_views(count, random))
         features = [
-            self._features(self.training, f"{state}-train-{number}", views=shown)
-            for number, shown in enumerate(views)
+            self._features(self.training, f"{state}-train-{number}", views=view)
+            for number, view in enumerate(views)
         ]
         return {"features": features, "views": views}
 
@@ -497,9 +497,9 @@ def with_teacher_captions(images, files):
     candidates = _candidates(images, files)
     reward = self_critical.CiderReward([image.captions for image in images])
     taught = []
-    for place, image in enumerate(images):
+    for index, image in enumerate(images):
         known = {tuple(tokenize(text)) for text in image.captions}
-        texts = candidates[place]
+        texts = candidates[index]
         if image.captions:
             texts = sorted(texts)
         else:
@@ -507,7 +507,7 @@ def with_teacher_captions(images, files):
         new = {tuple(tokenize(text)): text for text in texts}
         ranked = [words for words in new if words and words not in known]
         if image.captions:
-            ranked.sort(key=lambda words: (-reward(words, place), words))
+            ranked.sort(key=lambda words: (-reward(words, index), words))
         best = tuple(new[words] for words in ranked[:MAX_TEACHER_CAPTIONS])
         taught.append(dataclasses.replace(image, teacher_captions=best))
     return taught
@@ -517,17 +517,17 @@ def _candidates(images, files):
     """Return a dict from the captions of every image to whether they are unsure."""
     candidates: list[dict[str, bool]] = [{} for _ in images]
     by_name = collections.defaultdict(list)
-    for place, image in enumerate(images):
-        by_name[image.path.name].append(place)
+    for index, image in enumerate(images):
+        by_name[image.path.name].append(index)
     for path in files:
         has_caption = False
         for photo, captions in _read_captions(path):
             same_name = by_name.get(basename(photo), [])
-            for place in same_name:
+            for index in same_name:
                 # If several images have the same name, their paths must be equal.
-                image = str(images[place].path)
+                image = str(images[index].path)
                 if len(same_name) == 1 or realpath(image) == realpath(photo):
-                    candidates[place] |= captions
+                    candidates[index] |= captions
                     has_caption |= bool(captions)
         if not has_caption:
             raise UserError(f"{path} has no caption of a training image")
@@ -589,11 +589,11 @@ def _report_texts(texts, vocabulary, config):
 def _report_phrases(images):
     """Print how many box names are phrases, which match no single word."""
     names = {name for image in images for name in image.boxes}
-    several = sorted(name for name in names if " " in name)
-    if several:
+    phrases = sorted(name for name in names if " " in name)
+    if phrases:
         print(
-            f"{len(several)} of {len(names)} box names are phrases, the first "
-            f"{several[0]!r}: only single words supervise the attention"
+            f"{len(phrases)} of {len(names)} box names are phrases, the first "
+            f"{phrases[0]!r}: only single words supervise the attention"
         )
 
 
