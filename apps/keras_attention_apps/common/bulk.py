@@ -195,8 +195,8 @@ def cluster(address=None):
             logging_level=logging.WARNING,
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        place = repr(address) if address else "this machine"
-        raise UserError(f"cannot use Ray at {place}: {reason(error)}") from error
+        location = repr(address) if address else "this machine"
+        raise UserError(f"cannot use Ray at {location}: {reason(error)}") from error
     try:
         yield ray
     finally:

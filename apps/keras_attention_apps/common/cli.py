@@ -264,9 +264,14 @@ def main(name, description, commands, call, *, presets, load_task, argv, texts=(
             config = CommandParser(options=options, **settings).config(arguments)
         check_effects(config)
         quiet_tensorflow()
-        shown = _silent(config) if is_quiet else _log_to_nowhere(config)
+        output_context = _silent(config) if is_quiet else _log_to_nowhere(config)
         limit = getattr(config, "reading", ReadingConfig()).max_bytes
-        with shown, _resuming(config), at_most(limit), warnings.catch_warnings():
+        with (
+            output_context,
+            _resuming(config),
+            at_most(limit),
+            warnings.catch_warnings(),
+        ):
             # Pillow warns about some files although it can read them.
             warnings.filterwarnings("ignore", module="PIL")
             if isinstance(config, AverageConfig):
@@ -337,7 +342,7 @@ class CommandParser(_Parser):
         self.options, self.everything = options, everything
         self.names = ["--help-all"]
         # The destination and the `Values` of an argument without a name, of any number.
-        self.several: tuple[str, Values] | None = None
+        self.repeated: tuple[str, Values] | None = None
         self.usage: str = f"{self.prog} [OPTIONS]"
         self.add_argument("--help-all", action="help", help=argparse.SUPPRESS)
         self._add_options(self, options)
@@ -345,20 +350,20 @@ class CommandParser(_Parser):
     def config(self, arguments):
         """Parse arguments, and return the dataclass."""
         namespace, others = self.parse_known_args(_normalized(arguments))
-        given = vars(namespace)
+        parsed = vars(namespace)
         for argument in others:
             if argument.startswith("-") and argument != "-":
                 name = argument.partition("=")[0]
                 hint = did_you_mean(name, self.names)
-                if self.several and not name.startswith("--"):
+                if self.repeated and not name.startswith("--"):
                     hint = ". Write -- before arguments that begin with a hyphen"
                 raise UserError(f"there is no option {name}{hint}")
-            if self.several is None:
+            if self.repeated is None:
                 raise UserError(f"unexpected argument: {argument!r}")
             # It stands behind an option, and others before it.
-            path, values = self.several
-            given[path] += (_value(values, argument),)
-        return _filled(self.options, given)
+            path, values = self.repeated
+            parsed[path] += (_value(values, argument),)
+        return _filled(self.options, parsed)
 
     def _add_options(self, section, options, prefix="", path=""):
         """Add the fields of a dataclass to a section of the help.
@@ -403,7 +408,7 @@ class CommandParser(_Parser):
         if option.repeated:
             text += " (repeatable)"
             settings["action"] = "append"
-        elif values.several:
+        elif values.are_many:
             settings["nargs"] = "*"
         if values.type is bool:
             settings = {"action": _Switch}
@@ -412,10 +417,10 @@ class CommandParser(_Parser):
         elif default is REQUIRED:
             text += " (required)"
             settings["required"] = True
-        shown = default if option.if_omitted is None else option.if_omitted
-        if option.shown or shown not in (None, (), REQUIRED):
-            shown = " ".join(shown) if isinstance(shown, tuple) else shown
-            text += f" (default: {option.shown or shown})"
+        default = default if option.if_omitted is None else option.if_omitted
+        if option.default_text or default not in (None, (), REQUIRED):
+            default = " ".join(default) if isinstance(default, tuple) else default
+            text += f" (default: {option.default_text or default})"
         # argparse replaces percent signs.
         settings["help"] = text.replace("%", "%%")
         if option.rare and not self.everything:
@@ -423,10 +428,10 @@ class CommandParser(_Parser):
         if option.positional:
             section.add_argument(path, **settings)
             self.usage += (
-                f" [{name.upper()} ...]" if values.several else f" {name.upper()}"
+                f" [{name.upper()} ...]" if values.are_many else f" {name.upper()}"
             )
-            if values.several:
-                self.several = path, values
+            if values.are_many:
+                self.repeated = path, values
             return
         names = option.flags or (f"--{prefix}{name.replace('_', '-')}",)
         action = section.add_argument(*option.aliases, *names, dest=path, **settings)
@@ -502,19 +507,19 @@ def _value(values, text):
     return value
 
 
-def _filled(options, given, path=""):
+def _filled(options, parsed, path=""):
     """Return a dataclass with the options that are given, and defaults for the rest.
 
-    `given` is a dict whose keys are the names of fields after those of their groups.
+    `parsed` is a dict whose keys are the names of fields after those of their groups.
     """
     changes = {}
     for field in dataclasses.fields(options):
         key = path + field.name
         if isinstance(field.metadata.get(METADATA), Group):
             inner = getattr(options, field.name)
-            changes[field.name] = _filled(inner, given, f"{key}.")
-        elif key in given:
-            value = given[key]
+            changes[field.name] = _filled(inner, parsed, f"{key}.")
+        elif key in parsed:
+            value = parsed[key]
             changes[field.name] = tuple(value) if isinstance(value, list) else value
     if isinstance(options, type):
         return options(**changes)

@@ -63,12 +63,12 @@ def on_first_host(function, *arguments, **options):
             function(*arguments, **options)
 
 
-def wait_for_hosts(place):
-    """Wait until all processes have called this function for the same named place."""
+def wait_for_hosts(barrier):
+    """Wait until all processes have called this function with the same name."""
     if hosts()[1] > 1:
         from jax.experimental import multihost_utils
 
-        multihost_utils.sync_global_devices(place)
+        multihost_utils.sync_global_devices(barrier)
 
 
 def broadcast_metrics(metrics):

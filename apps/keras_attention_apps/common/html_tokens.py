@@ -49,7 +49,7 @@ class Token:
 
     Attributes:
         kind: `"text"`, `"open"`, `"close"`, `"cdata"`, or `"other"`, such as a comment.
-        start, end: Its place in the source.
+        start, end: Its position in the source.
         text: The decoded text.
         name: The name of an element, in lower case.
         is_empty: Whether an opening tag ends with a slash.
@@ -147,9 +147,9 @@ def html_tokens(text: str) -> Iterator[Token]:
 def _with_comments(source):
     """Return a source in which sections of character data in SVG are comments."""
     parts: list[str] = []
-    place, depth = 0, 0
+    position, depth = 0, 0
     for match in _FOREIGN_OR_CDATA.finditer(source):
-        if match.start() < place:
+        if match.start() < position:
             continue
         if not match["cdata"]:
             depth = max(depth + (-1 if match["slash"] else 1), 0)
@@ -159,9 +159,9 @@ def _with_comments(source):
             break
         if depth:
             section = _masked(source[match.start() : end], "<!--", "-->")
-            parts += source[place : match.start()], section
-            place = end
-    return "".join([*parts, source[place:]])
+            parts += source[position : match.start()], section
+            position = end
+    return "".join([*parts, source[position:]])
 
 
 # A character that stands for those of a template.
@@ -185,14 +185,14 @@ def _turbohtml():
 
 
 def name_end(text: str, start: int) -> int:
-    """Return the end of the name of the tag that begins at a place."""
+    """Return the end of the name of the tag that begins at a position."""
     match = _NAME.match(text, start)
     return match.end() if match else start + 1
 
 
 @dataclasses.dataclass(slots=True)
 class Attribute:
-    """The place of the value of an attribute, without its quotation marks."""
+    """The position of the value of an attribute, without its quotation marks."""
 
     name: str
     start: int
@@ -202,14 +202,14 @@ class Attribute:
 
 def attributes_of(text: str, start: int, end: int) -> Iterator[Attribute]:
     """Yield the attributes of an opening tag; of equal names, the first one."""
-    place = name_end(text, start)
+    position = name_end(text, start)
     names: set[str] = set()
-    while place < end - 1:
-        match = _ATTRIBUTE.match(text, place, end - 1)
+    while position < end - 1:
+        match = _ATTRIBUTE.match(text, position, end - 1)
         if not match:
-            place += 1
+            position += 1
             continue
-        place = match.end()
+        position = match.end()
         name = match[1].lower()
         if name in names:
             continue

@@ -126,10 +126,10 @@ class Predictor(Described):
         return results[0] if is_single else results
 
     def checked_search(
-        self, inputs: object, n_best: int, batch_size: int, given: dict[str, Any]
+        self, inputs: object, n_best: int, batch_size: int, options: dict[str, Any]
     ) -> dict[str, Any]:
         """Check the arguments of a call, and return all options of its search."""
-        search = self.search_options(**given)
+        search = self.search_options(**options)
         if isinstance(inputs, (str, bytes, os.PathLike)):
             # The items of a string are its characters.
             raise UserError(
@@ -248,7 +248,7 @@ def _probable(config, inputs, number, outputs):
     return probable
 
 
-def json_entry(outputs, probable, *, several, details=True):
+def json_entry(outputs, probable, *, as_list, details=True):
     """Return the outputs of an input as a dict that JSON can hold.
 
     Without a probable output, it has the mean log-probability of the best one. Unless
@@ -258,16 +258,16 @@ def json_entry(outputs, probable, *, several, details=True):
         return {"error": str(outputs)}
     noun = outputs[0].noun
     if not probable:
-        empty: dict = {f"{noun}s": []} if several else {noun: None}
+        empty: dict = {f"{noun}s": []} if as_list else {noun: None}
         return {**empty, "mean_log_probability": max(map(rounded_score, outputs))}
     if details:
         entries = [output.details() for output in probable]
     else:
         marks = "confidence", "unsure", "reason"
-        keys = [noun, "mean_log_probability", *marks, *["score"] * several]
+        keys = [noun, "mean_log_probability", *marks, *["score"] * as_list]
         described = [output.details(keys) for output in probable]
         entries = [{key: x[key] for key in keys if key in x} for x in described]
-    return {f"{noun}s": entries} if several else entries[0]
+    return {f"{noun}s": entries} if as_list else entries[0]
 
 
 class Writer(contextlib.AbstractContextManager):
@@ -316,7 +316,7 @@ class LineWriter(Writer):
         if isinstance(outputs, UserError):
             return
         if self._config.json:
-            entry = json_entry(outputs, probable, several=self._config.n_best > 1)
+            entry = json_entry(outputs, probable, as_list=self._config.n_best > 1)
             lines = [files.to_json({**self._inputs.identity(number), **entry})]
         else:
             lines = self._lines(number, probable)

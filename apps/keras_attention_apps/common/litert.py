@@ -239,9 +239,9 @@ class LiteTask(Described):
         """
         return cls(find_litert(name_or_path, cls.presets), threads=threads)
 
-    def search_options(self, **given: Any) -> dict[str, Any]:
+    def search_options(self, **options: Any) -> dict[str, Any]:
         """Return the options of the beam search; others than the file's are refused."""
-        for name, value in given.items():
+        for name, value in options.items():
             if name not in self.search or value != self.search[name]:
                 fixed = self.search.get(name)
                 raise UserError(

@@ -445,9 +445,9 @@ class Runtimes:
         options |= chosen.options
         return self.load(model or chosen.name, config.runtime, search=search, **options)
 
-    def search_options(self, given: dict[str, Any]) -> dict[str, Any]:
+    def search_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return all options of the search on Keras: those given, and the defaults."""
-        return self.litert.search_type(**given).complete
+        return self.litert.search_type(**options).complete
 
     def files(self, model):
         """Return the files of a model; an empty list if there is no model."""

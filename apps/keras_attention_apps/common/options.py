@@ -113,13 +113,13 @@ class Values:
         type: `str`, `int`, `float`, `bool` or `Path`.
         choices: The values of a `Literal`.
         range: The `Range` of a number.
-        several: Whether the option has any number of values.
+        are_many: Whether the option has any number of values.
     """
 
     type: type
     choices: tuple[str, ...] = ()
     range: Range | None = None
-    several: bool = False
+    are_many: bool = False
 
 
 def _values_of(hint):
@@ -136,7 +136,7 @@ def _values_of(hint):
             return _values_of(others[0]) if len(others) == 1 else None
         case builtins.tuple | builtins.list:
             each = _values_of(parts[0])
-            return each and dataclasses.replace(each, several=True)
+            return each and dataclasses.replace(each, are_many=True)
     return Values(hint) if hint in (str, int, float, bool, Path) else None
 
 
@@ -209,7 +209,7 @@ def replaced(
     model: Config, changes: dict[str, Any], runtime_options: Iterable[str]
 ) -> Config:
     """Return the configuration of a model with some options replaced."""
-    given = {}
+    replaced = {}
     for name, value in changes.items():
         if not hasattr(model, name):
             raise UserError(
@@ -219,13 +219,13 @@ def replaced(
         if value is None:
             continue
         # A scalar of NumPy, which is not imported here: commands start faster without.
-        given[name] = value = value.item() if hasattr(value, "item") else value
+        replaced[name] = value = value.item() if hasattr(value, "item") else value
         if name not in runtime_options and value != getattr(model, name):
             raise UserError(
                 f"the weights fix {name}={getattr(model, name)!r}. "
                 f"Received: {name}={value!r}"
             )
-    return from_json(type(model), {**dataclasses.asdict(model), **given})
+    return from_json(type(model), {**dataclasses.asdict(model), **replaced})
 
 
 def with_defaults(
@@ -263,7 +263,7 @@ class Option:
     rare: bool
     positional: bool
     repeated: bool
-    shown: str | None
+    default_text: str | None
     if_omitted: Any
 
 
@@ -276,7 +276,7 @@ def option(
     rare: bool = False,
     positional: bool = False,
     repeated: bool = False,
-    shown: str | None = None,
+    default_text: str | None = None,
     if_omitted: Any = None,
 ) -> Any:
     """Declare an option as a field of a dataclass.
@@ -289,13 +289,14 @@ def option(
         rare: Whether `--help` leaves it out; `--help-all` shows it.
         positional: Whether it has no name on the command line.
         repeated: Whether each of several values has the name before it.
-        shown: Default in the help; by default that of the option, unless it is `None`.
+        default_text: Default in the help; by default that of the option, unless it is
+            `None`.
         if_omitted: Value that takes the place of a default of `None`, which only says
             that the option was not given; see `SearchOptions`.
     """
     text = " ".join(text.split())
     declaration = Option(
-        text, flags, aliases, rare, positional, repeated, shown, if_omitted
+        text, flags, aliases, rare, positional, repeated, default_text, if_omitted
     )
     return dataclasses.field(default=default, metadata={METADATA: declaration})
 
@@ -438,10 +439,12 @@ def check_effects(config):
     """Raise a `UserError` for a shared option that has no effect."""
     if hasattr(config, "bulk"):
         check_needs(config.bulk, _BULK_NEEDS)
-    given = hasattr(config, "search") and config.search != type(config.search)()
+    has_search_options = (
+        hasattr(config, "search") and config.search != type(config.search)()
+    )
     runtime = getattr(config, "runtime", RuntimeConfig()).runtime
     # A LiteRT file may have groups.
-    if given and not is_litert(config.model.name) and runtime != "litert":
+    if has_search_options and not is_litert(config.model.name) and runtime != "litert":
         check_needs(config.search, _SEARCH_NEEDS)
     # With Ray, an actor on Keras reserves as many processors as there are threads.
     is_local = not hasattr(config, "bulk") or config.bulk.engine == "local"

@@ -61,8 +61,8 @@ class RecordWriter(Writer):
         self._unreadable += isinstance(outputs, UserError)
         path = self._inputs.paths[number - 1]
         if path not in self._records:
-            several, details = self._config.n_best > 1, self._config.json
-            entry = json_entry(outputs, probable, several=several, details=details)
+            as_list, details = self._config.n_best > 1, self._config.json
+            entry = json_entry(outputs, probable, as_list=as_list, details=details)
             self._records.add(path, entry)
         self._progress.update()
 

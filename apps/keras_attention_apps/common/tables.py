@@ -86,7 +86,7 @@ class TableWriter(Writer):
         return self._stack.__exit__(*error)
 
     def write(self, number, outputs, probable):
-        entry = json_entry(outputs, probable, several=True, details=False)
+        entry = json_entry(outputs, probable, as_list=True, details=False)
         first = self._inputs.row(number)
         rows = entry.pop(f"{self._noun}s", [])
         for rank, (output, row) in enumerate(zip(probable, rows, strict=True), 1):

@@ -240,9 +240,9 @@ class Task(Described):
         if self.is_ensemble:
             raise UserError(f"{purpose} needs a single {self.noun}, not an ensemble")
 
-    def search_options(self, **given: Any) -> dict[str, Any]:
+    def search_options(self, **options: Any) -> dict[str, Any]:
         """Return all options of the beam search: those given, and the defaults."""
-        return self.search_type(**given).complete
+        return self.search_type(**options).complete
 
     @property
     def identity(self) -> dict[str, Any]:

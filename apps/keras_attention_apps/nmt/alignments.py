@@ -101,13 +101,15 @@ def _alignment(translator, pair, encoded, hypothesis):
     merged = merge_weights(weights, [*sources, len(source_words)], targets)
     full = np.zeros((len(words), len(source_words) + 1))
     full[: len(merged), : merged.shape[1]] = merged[: len(words)]
-    shown = [len(set(word_indices.tolist())) for word_indices in (sources, targets)]
+    word_counts = [
+        len(set(word_indices.tolist())) for word_indices in (sources, targets)
+    ]
     return Alignment(
         source_words,
         words,
         full[:, :-1],
         full[:, -1],
-        cut=shown != [len(source_words), len(words)],
+        cut=word_counts != [len(source_words), len(words)],
     )
 
 

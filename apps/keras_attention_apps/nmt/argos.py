@@ -95,8 +95,9 @@ def package_languages(translator: Any, pair: str | None) -> tuple[str, str]:
 class _Filters:
     """Filters of a convolution over characters, which count what they match.
 
-    A filter matches if every condition holds: a set of characters is at a place, or is
-    not there. Places are relative to the last character of a possible sentence.
+    A filter matches if every condition holds: a set of characters is at a position,
+    or is not there. Positions are relative to the last character of a possible
+    sentence.
     """
 
     def __init__(self, identifiers: dict[str, int], upper: int, digit: int):
@@ -107,10 +108,10 @@ class _Filters:
         self.channels = digit + 1
 
     def add(self, *conditions: tuple[int, str, bool]) -> None:
-        """Add a filter of conditions: a place, characters or a flag, and whether."""
+        """Add a filter of conditions: a position, characters or a flag, and whether."""
         weights = np.zeros((self.channels, BEFORE + 1 + AFTER), "float32")
-        for place, characters, is_there in conditions:
-            column = weights[:, BEFORE + place]
+        for position, characters, is_there in conditions:
+            column = weights[:, BEFORE + position]
             if characters in self._flags:
                 rows = [self._flags[characters]]
             else:

@@ -101,7 +101,7 @@ class ModelConfig:
         """Architecture of the encoder and the decoder. By default that of the
         attention.""",
         aliases=("--decoder",),
-        shown="recurrent",
+        default_text="recurrent",
     )
     attention: Literal["bahdanau", "luong", "self-attention", "none"] | None = option(
         None,
@@ -110,7 +110,7 @@ class ModelConfig:
         query. none: as bahdanau, but without attention: the source is encoded as a
         single vector. self-attention: that of the transformer, which has no other.""",
         aliases=("--attention",),
-        shown="bahdanau, or self-attention for transformer",
+        default_text="bahdanau, or self-attention for transformer",
     )
     embedding_units: Units | None = option(
         None,

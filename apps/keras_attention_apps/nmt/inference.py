@@ -98,7 +98,7 @@ class Translator(BaseTranslator, Task):
         if phrases:
             required, begins, banned = zip(*phrases, strict=True)
             inputs["phrases"] = self._padded(required)
-            phrase_begins = self._padded([[[place] for place in row] for row in begins])
+            phrase_begins = self._padded([[[begin] for begin in row] for row in begins])
             inputs["phrase_begins"] = phrase_begins[..., 0]
             inputs["banned_phrases"] = self._padded(banned)
         longest = self.max_search_length(columns, search, required)
@@ -152,8 +152,8 @@ class Translator(BaseTranslator, Task):
         shape = len(phrases), *(power_of_two(max(n, 1), 2**20) for n in sizes)
         padded = np.full(shape, NO_TOKEN, "int32")
         for row, of_sentence in zip(padded, phrases, strict=True):
-            for place, phrase in zip(row, of_sentence, strict=False):
-                place[: len(phrase)] = phrase
+            for slot, phrase in zip(row, of_sentence, strict=False):
+                slot[: len(phrase)] = phrase
         return padded
 
     def _limits(self, length, min_ratio=0.0, max_ratio=None, step=LENGTH_STEP):

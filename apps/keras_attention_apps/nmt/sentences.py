@@ -140,16 +140,16 @@ def join_sentences(texts: Iterable[str]) -> str:
     return joined
 
 
-def _after_opening(text: str, place: int) -> int:
-    """Return the place after the opening marks that are at a place."""
-    match = _OPENING.match(text, place)
-    return match.end() if match else place
+def _after_opening(text: str, position: int) -> int:
+    """Return the position after the opening marks at a position."""
+    match = _OPENING.match(text, position)
+    return match.end() if match else position
 
 
 def _is_boundary(text: str, begin: int, match: re.Match) -> bool:
     """Return whether a sentence that begins at `begin` ends with a `_CANDIDATE`."""
-    place = _after_opening(text, match.end())
-    following = text[place : place + 1]
+    position = _after_opening(text, match.end())
+    following = text[position : position + 1]
     if not following.isalnum() or following.islower():
         return False
     if match["unspaced"]:
@@ -157,7 +157,7 @@ def _is_boundary(text: str, begin: int, match: re.Match) -> bool:
     # A sentence has a word.
     if not _ALPHANUMERIC.search(text, begin, match.start()):
         return False
-    word_match = _WORD.match(text, place)
+    word_match = _WORD.match(text, position)
     following_word = word_match[0] if word_match else ""
     word_begin = max(text.rfind(" ", begin, match.start()) + 1, begin)
     word = text[_after_opening(text, word_begin) : match.start()]
@@ -435,8 +435,8 @@ def _sentence_case(text, language):
     match = _LETTER.search(text)
     if not match:
         return text
-    place = match.start()
-    return f"{text[:place]}{text[place].upper()}{text[place + 1 :]}"
+    position = match.start()
+    return f"{text[:position]}{text[position].upper()}{text[position + 1 :]}"
 
 
 def _first_letter(text):

@@ -152,8 +152,8 @@ class Translator:
         return translator
 
     def _call(self, inputs):
-        given, numbers = zip(*inputs, strict=True)
-        sentences = [self._model.with_target_language(x, y) for x, y in given]
+        requests, numbers = zip(*inputs, strict=True)
+        sentences = [self._model.with_target_language(x, y) for x, y in requests]
         return self._model.translate_each(
             sentences, n_best=max(numbers), **self._options
         )
@@ -259,9 +259,9 @@ class Result:
     reason: str | None = None
 
 
-def _cost(given):
+def _cost(entry):
     """Return the cost of a sentence in a batch; a short one costs about 1."""
-    (sentence, _), _ = given
+    (sentence, _), _ = entry
     return 1 + len(sentence) / 100
 
 
@@ -367,7 +367,7 @@ class Translated(pydantic.BaseModel):
 def bodies(config, beam_size):
     """Return the pydantic models of the bodies of `/translate` and `/detect`."""
     text = Annotated[str, StringConstraints(max_length=config.max_characters)]
-    several = Annotated[list[text], Field(min_length=1, max_length=config.max_texts)]
+    text_list = Annotated[list[text], Field(min_length=1, max_length=config.max_texts)]
 
     def kind(value):
         return "list" if isinstance(value, list) else "text"
@@ -378,7 +378,7 @@ def bodies(config, beam_size):
 
     class Translate(pydantic.BaseModel):
         q: Annotated[
-            Annotated[text, Tag("text")] | Annotated[several, Tag("list")],
+            Annotated[text, Tag("text")] | Annotated[text_list, Tag("list")],
             Discriminator(kind),
         ]
         source: str

@@ -269,17 +269,17 @@ _NEXT = re.compile(f"[{_LATIN}0-9_][{_LATIN}]*|\\s+|.", re.DOTALL)
 def each_span(text: str, language: str | None = None) -> Iterator[Span]:
     """Yield what must survive a translation of a text, in order."""
     pattern, kinds = _compiled(language)
-    place = 0
-    while place < len(text):
-        if ordinary := _ORDINARY.match(text, place):
-            place = ordinary.end()
+    position = 0
+    while position < len(text):
+        if ordinary := _ORDINARY.match(text, position):
+            position = ordinary.end()
             continue
-        match = pattern.match(text, place)
-        if match and match.end() > place:
-            yield Span(place, match.end(), kinds[match.lastindex - 1])
-            place = match.end()
+        match = pattern.match(text, position)
+        if match and match.end() > position:
+            yield Span(position, match.end(), kinds[match.lastindex - 1])
+            position = match.end()
         else:
-            place = next(_NEXT.finditer(text, place)).end()
+            position = next(_NEXT.finditer(text, position)).end()
 
 
 def find_spans(text: str, language: str | None = None) -> list[Span]:

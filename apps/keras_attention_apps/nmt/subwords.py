@@ -388,8 +388,10 @@ class Subwords(StoredTokenizer):
         """Return lists of the tokens of each word, in a script without spaces."""
         words: list[list[int]] = []
         begun = is_unspaced = False
-        for place, token in enumerate(tokens):
-            character = self._first_character(tokens[place : place + MAX_UTF_8_BYTES])
+        for position, token in enumerate(tokens):
+            character = self._first_character(
+                tokens[position : position + MAX_UTF_8_BYTES]
+            )
             unspaced = begins_unspaced(character)
             # Punctuation and accents belong to the word before them.
             begins = character.isalnum() and (unspaced or is_unspaced)
@@ -491,12 +493,12 @@ class Copying:
         """
         numbers, size = self.numbers(source), len(self.kinds)
         expanded, origins = [], []
-        for place, token in enumerate(map(int, token_ids)):
+        for position, token in enumerate(map(int, token_ids)):
             spelt = [token]
             if token >= size:
                 spelt = np.asarray(source)[numbers == token - size].tolist()
             expanded += spelt
-            origins += [place] * len(spelt)
+            origins += [position] * len(spelt)
         return expanded, origins
 
     def _words(self, token_ids: list[int]) -> dict[str, list[int]]:

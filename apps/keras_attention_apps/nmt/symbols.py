@@ -93,14 +93,14 @@ def hold(text: str, language: str | None = None) -> tuple[str, list[str]]:
     ends within an address, and nothing within code is normalised.
     """
     parts: list[str] = []
-    held, place = "", 0
+    held, position = "", 0
     for span in find_spans(text, language):
         if span.kind != WORD or len(parts) == _MAX_HOLDERS:
             continue
-        held += text[place : span.begin] + chr(HOLDERS + len(parts))
+        held += text[position : span.begin] + chr(HOLDERS + len(parts))
         parts.append(text[span.begin : span.end])
-        place = span.end
-    return held + text[place:], parts
+        position = span.end
+    return held + text[position:], parts
 
 
 def release(text: str, parts: Sequence[str]) -> str:
@@ -164,7 +164,7 @@ def substitute(
     """
     free = {kind: list(map(chr, points)) for kind, points in SYMBOLS.items()}
     originals: dict[str, Original] = {}
-    substituted, place = "", 0
+    substituted, position = "", 0
     for span in spans:
         if not free[span.kind]:
             continue
@@ -173,10 +173,10 @@ def substitute(
         source = release(text[begin:end], parts)
         target = in_language(source, span.kind, *languages)
         # A model may lose one of two brackets.
-        if begin > place and text[begin - 1] == "(" and text[end : end + 1] == ")":
+        if begin > position and text[begin - 1] == "(" and text[end : end + 1] == ")":
             begin, end = begin - 1, end + 1
             source, target = f"({source})", f"({target})"
-        substituted += text[place:begin]
+        substituted += text[position:begin]
         originals[symbol] = Original(
             source,
             target,
@@ -184,8 +184,8 @@ def substitute(
             span.kind == WORD and text[end : end + 1].isalpha(),
         )
         substituted += symbol
-        place = end
-    return place_symbols(substituted + text[place:]), originals
+        position = end
+    return place_symbols(substituted + text[position:]), originals
 
 
 def restore(
@@ -255,15 +255,15 @@ def each_once(
         column = next(
             (i for i, word in enumerate(source_words) if symbol in word), None
         )
-        place = len(words)
+        position = len(words)
         if column is not None and weights.size and weights[:, column].any():
-            place = int(weights[:, column].argmax()) + 1
-        words = [*words[:place], symbol, *words[place:]]
+            position = int(weights[:, column].argmax()) + 1
+        words = [*words[:position], symbol, *words[position:]]
         row = np.zeros((1, weights.shape[1]))
         if column is not None:
             row[0, column] = 1.0
-        weights = np.concatenate([weights[:place], row, weights[place:]])
-        columns = [np.insert(x, place, 0.0) for x in columns]
+        weights = np.concatenate([weights[:position], row, weights[position:]])
+        columns = [np.insert(x, position, 0.0) for x in columns]
     text = "\0".join(words)
     once = _without_repeats(text)
     if once != text:

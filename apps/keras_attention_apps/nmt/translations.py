@@ -727,9 +727,9 @@ def joined_best(
     for translations in ranked:
         longer = [
             (*chosen, part)
-            for place, chosen in enumerate(best)
+            for rank, chosen in enumerate(best)
             # Combinations that are worse than `n_best` others are left out.
-            for part in translations[: n_best // (place + 1)]
+            for part in translations[: n_best // (rank + 1)]
         ]
         longer.sort(key=lambda chosen: -sum(part.score for part in chosen))
         best = longer[:n_best]

@@ -198,12 +198,12 @@ def _fill(models):
         )
 
     compare, n_best, options = chosen
-    given = [sentence, is_reversed, language]
+    inputs = [sentence, is_reversed, language]
     translating = event(
-        models.show_translations, [*given, n_best, *options], [result, best, heat]
+        models.show_translations, [*inputs, n_best, *options], [result, best, heat]
     )
-    comparing = event(models.show_others, [*given, compare, *options], others)
-    swapping = event(models.swap, [*given, *options], [sentence, is_reversed])
+    comparing = event(models.show_others, [*inputs, compare, *options], others)
+    swapping = event(models.swap, [*inputs, *options], [sentence, is_reversed])
     in_turn(swap.click, swapping, translating, comparing)
     for text, example in zip(examples, buttons, strict=True):
         choosing = event(lambda text=text: text, None, sentence)

@@ -175,7 +175,7 @@ def test_a_report_reloads_itself_until_the_training_ends(tmp_path, monkeypatch, 
     run = training(tmp_path)
     report, path = run[0], tmp_path / REPORT
     report.training.log.rows = steps
-    report.begin(shown=True)
+    report.begin(opens_browser=True)
     page = Page(path)
     assert is_reloaded(page) and "Running: before the first step, at " in page.text
     assert opened == [path.as_uri()]

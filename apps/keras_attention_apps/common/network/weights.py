@@ -134,10 +134,10 @@ def _write(arrays, path, compression):
         atomic_path(path) as temporary,
         zipfile.ZipFile(temporary, "w", compression) as archive,
     ):
-        for place, array in enumerate(arrays):
+        for index, array in enumerate(arrays):
             planes = _planes(array)
             # Without a date, so that equal weights are equal files.
-            member = zipfile.ZipInfo(MEMBER.format(place))
+            member = zipfile.ZipInfo(MEMBER.format(index))
             content = _header(planes.shape) + planes.tobytes()
             archive.writestr(member, content, compression)
 
@@ -187,7 +187,7 @@ def _expected_sizes(variables, half):
 def _check_sizes(members, shapes, path):
     """Raise a `UserError` unless an archive has exactly the arrays of these shapes."""
     sizes = map(_size_of, shapes)
-    expected = [(MEMBER.format(place), size) for place, size in enumerate(sizes)]
+    expected = [(MEMBER.format(index), size) for index, size in enumerate(sizes)]
     received = [(member.filename, member.file_size) for member in members]
     for pair in itertools.zip_longest(expected, received):
         if pair[0] != pair[1]:

@@ -12,8 +12,8 @@ def check_data_sets(data, weights):
     """Raise a `UserError` unless there are data sets, each with a positive weight."""
     if not data:
         raise UserError("expected a data set: --data. Received: none")
-    for place, path in enumerate(data):
-        if path in data[:place]:
+    for index, path in enumerate(data):
+        if path in data[:index]:
             raise UserError(
                 "expected every data set once; --data-weights sets how often an epoch "
                 f"goes through it. Received twice: {str(path)!r}"
@@ -36,7 +36,7 @@ def names_of(data):
     ['flickr8k', 'coco', 'coco-2']
     """
     names = [path.name for path in data]
-    numbers = [names[: place + 1].count(name) for place, name in enumerate(names)]
+    numbers = [names[: index + 1].count(name) for index, name in enumerate(names)]
     return [
         name if number == 1 else f"{name}-{number}"
         for name, number in zip(names, numbers, strict=True)

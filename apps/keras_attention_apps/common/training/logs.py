@@ -96,8 +96,10 @@ class Log:
         figures = {x: values[x] for x in ("loss", "reward") if x in values}
         self.rows.append((phase, figures))
         if self._steps:
-            place = dict(zip(PLACE, (self.progress.steps, phase, epoch), strict=True))
-            row = {**place, **{name: f"{x:.6g}" for name, x in values.items()}}
+            position = dict(
+                zip(PLACE, (self.progress.steps, phase, epoch), strict=True)
+            )
+            row = {**position, **{name: f"{x:.6g}" for name, x in values.items()}}
             try:
                 table = csv.DictWriter(self._steps, STEP_COLUMNS, lineterminator="\n")
                 table.writerow(row)
@@ -123,9 +125,11 @@ class Log:
             rows = rows[: len(self.progress.history)]
             epoch = sum(row["phase"] == phase for row in rows) + 1
             epoch = epoch if is_epoch(metrics) else ""
-            place = dict(zip(PLACE, (self.progress.steps, phase, epoch), strict=True))
+            position = dict(
+                zip(PLACE, (self.progress.steps, phase, epoch), strict=True)
+            )
             rows.append(
-                {**place, **{x: f"{value:.6g}" for x, value in metrics.items()}}
+                {**position, **{x: f"{value:.6g}" for x, value in metrics.items()}}
             )
             names = dict.fromkeys(name for row in rows for name in row)
             with (

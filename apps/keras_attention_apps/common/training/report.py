@@ -87,7 +87,7 @@ def chart(title, values, phases, labels, *, marked=None):
         axes.yaxis.set_major_locator(MaxNLocator(4, steps=(1, 2, 5, 10)))
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
         names = dict(enumerate(labels))
-        formatter = FuncFormatter(lambda place, _: names.get(round(place), ""))
+        formatter = FuncFormatter(lambda tick, _: names.get(round(tick), ""))
         axes.xaxis.set_major_formatter(formatter)
         # With a smaller span, the chart would show noise.
         low, high = min(known), max(known)
@@ -211,10 +211,14 @@ class Report:
         # What the training does while it runs, and when the report is written again.
         self._state, self._next = "", 0.0
 
-    def begin(self, *, shown=False):
+    def begin(self, *, opens_browser=False):
         """Write the report of a training that begins, and show it in a browser."""
         self.refresh("before the first step")
-        if shown and is_first_host() and not webbrowser.open(self.path.as_uri()):
+        if (
+            opens_browser
+            and is_first_host()
+            and not webbrowser.open(self.path.as_uri())
+        ):
             print(f"There is no browser here: open {self.path} in yours")
 
     def refresh(self, state):
@@ -249,9 +253,9 @@ class Report:
                 "attention": [figure for _, figure in outputs],
             }
         )
-        shown = self._shown()
+        indices = self._shown()
         for index, epoch in enumerate(self._epochs):
-            if index not in shown:
+            if index not in indices:
                 epoch.pop("attention", None)
         files.write_json(self._data, self._epochs)
         self._write()
@@ -399,11 +403,11 @@ class Report:
             "<p>Validation examples, decoded after the first epoch and after the best "
             "epoch of each phase.</p>"
         )
-        shown, names = sorted(self._shown()), self._names()
+        indices, names = sorted(self._shown()), self._names()
         for sample, (head, style) in enumerate(self.training.samples.heads):
             yield f'<article class="sample" aria-label="Sample {sample + 1}" '
             yield f'style="{html.escape(style)}">{head}<div class="stages">'
-            for index in shown:
+            for index in indices:
                 epoch = self._epochs[index]
                 if "attention" in epoch:
                     yield (

@@ -65,13 +65,13 @@ class StopOnInvalidLoss(keras.callbacks.Callback):
             self._check(*self._last)
         self._check(logs, f"epoch {epoch + 1}")
 
-    def _check(self, logs, place):
+    def _check(self, logs, moment):
         loss = float(logs["loss"])
         if not math.isfinite(loss):
             # The progress bar has not ended its line.
             print(flush=True)
             raise UserError(
-                f"the training has diverged: the loss of {place} is {loss}. Try a "
+                f"the training has diverged: the loss of {moment} is {loss}. Try a "
                 "smaller learning rate or a smaller clip_norm (gradient clipping), and "
                 "another output folder. The last valid checkpoint is kept"
             )
@@ -305,8 +305,8 @@ def check_epochs(*epochs):
 def training_options(config, private=()):
     """Return the options of a training as a dict, without folders of this machine."""
     options = dataclasses.asdict(config)
-    shown = ("open_report", "tensorboard")
-    for name in ("output", "model", "devices", "reading", *shown, *private):
+    display_options = ("open_report", "tensorboard")
+    for name in ("output", "model", "devices", "reading", *display_options, *private):
         del options[name]
     for name, value in options.items():
         if isinstance(value, tuple):
@@ -404,7 +404,7 @@ class Training:
         if not self._begun:
             self._begun = True
             self.log.begin()
-            self.report.begin(shown=self.config.open_report)
+            self.report.begin(opens_browser=self.config.open_report)
 
     def add_epoch(self, phase, metrics):
         """Log an epoch, or another model that was validated."""

@@ -229,13 +229,13 @@ class Gate:
             self._enter(job, again=True)
 
     def _enter(self, job, again=False):
-        place: Future = Future()
+        admission: Future = Future()
         with self._lock:
             self._clients.see(job.client)
-            self._waiting.push(job, place, place, 0)
+            self._waiting.push(job, admission, admission, 0)
             self._admit()
         # A turn that goes on cannot end here: its context leaves the gate.
-        place.result() if again else job.result(place)
+        admission.result() if again else job.result(admission)
         self._turn.begin = time.thread_time()
 
     def _leave(self, job):
@@ -265,10 +265,10 @@ class Gate:
             next_entry = self._waiting.pop(self._has_place)
             if not next_entry:
                 return
-            job, place, _ = next_entry
-            if place.set_running_or_notify_cancel():
+            job, admission, _ = next_entry
+            if admission.set_running_or_notify_cancel():
                 self._running[job.client] += 1
-                place.set_result(None)
+                admission.set_result(None)
 
     def _has_place(self, job):
         if job.client in self._resting:

@@ -162,12 +162,12 @@ def read_password(path):
     return checked_secret(line, "a password", "the first line of --password-file", path)
 
 
-def checked_secret(line, kind, place, path):
+def checked_secret(line, kind, location, path):
     """Return a password or an API key in a line of a file, without spaces around it."""
     secret = line.strip()
     if not MIN_SECRET <= len(secret) <= MAX_SECRET:
         raise UserError(
-            f"expected {kind} of {MIN_SECRET} to {MAX_SECRET} bytes in {place}, not "
+            f"expected {kind} of {MIN_SECRET} to {MAX_SECRET} bytes in {location}, not "
             f"counting spaces around it. Received: {printable(path)}, with "
             f"{f'one of {len(secret)} bytes' if secret else 'none'}"
         )
@@ -231,10 +231,10 @@ class Guard:
             return
         scheme, _, token = header(scope, "authorization").partition(" ")
         try:
-            _, _, given = base64.b64decode(token, validate=True).partition(b":")
+            _, _, received = base64.b64decode(token, validate=True).partition(b":")
         except ValueError:
-            given = b""
-        if scheme.lower() == "basic" and hmac.compare_digest(given, self.password):
+            received = b""
+        if scheme.lower() == "basic" and hmac.compare_digest(received, self.password):
             return
         if token:
             await asyncio.sleep(PASSWORD_SECONDS)

@@ -343,10 +343,10 @@ def in_turn(trigger, *events):
         trigger = trigger(**arguments).success
 
 
-def endpoint(function, given, defaults, *, name):
+def endpoint(function, inputs, defaults, *, name):
     """Add an endpoint: a function that clients call, with the options of a search.
 
-    It takes the value of `given`, the number of results, the beam width and the length
+    It takes the value of `inputs`, the number of results, the beam width and the length
     penalty, and returns what JSON can hold.
     """
     number = functools.partial(gr.Number, visible=False)
@@ -355,7 +355,7 @@ def endpoint(function, given, defaults, *, name):
     gr.Button(visible=False).click(
         in_daemon(function),
         [
-            given,
+            inputs,
             whole(1, label="Number of results"),
             whole(defaults["beam_size"], label="Beam width"),
             penalty(defaults["length_penalty"], label="Length penalty"),

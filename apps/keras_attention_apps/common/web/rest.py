@@ -91,8 +91,8 @@ def read_keys(path):
     with opened(expanded(path)) as file:
         lines = [line.strip() for line in file]
     keys = [line for line in lines if line and not line.startswith(b"#")] or [b""]
-    place = "every line of --api-keys"
-    keys = [guard.checked_secret(key, "an API key", place, path) for key in keys]
+    location = "every line of --api-keys"
+    keys = [guard.checked_secret(key, "an API key", location, path) for key in keys]
     return {hashlib.sha256(key).digest() for key in keys}
 
 
@@ -469,9 +469,9 @@ def model_of(name, fields):
 
 def checked(model, values):
     """Return the values of a request as a pydantic model; empty ones are left out."""
-    given = {name: x for name, x in values.items() if x is not None and x != ""}
+    non_empty = {name: x for name, x in values.items() if x is not None and x != ""}
     try:
-        return model.model_validate(given)
+        return model.model_validate(non_empty)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = first["loc"][0] if first["loc"] else "body"

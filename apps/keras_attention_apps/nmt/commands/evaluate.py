@@ -180,8 +180,8 @@ def calibrate(config):
     if any(files):
         # The data of --out-of-domain may need them.
         unused = ("pair", "split", "columns") if not config.out_of_domain else ()
-        given = {name: getattr(config, name) or None for name in unused}
-        dataset.check_files(files, config.data or None, **given)
+        options = {name: getattr(config, name) or None for name in unused}
+        dataset.check_files(files, config.data or None, **options)
         check_read_once(*files)
         config = dataclasses.replace(config, data=(config.source or config.target,))
 

@@ -35,9 +35,9 @@ def import_model(config):
     print(f"Wrote {config.output}")
     languages = marian.languages_in(translator.tokenizer)
     if languages:
-        shown = ", ".join(languages[:8]) + (", ..." if len(languages) > 8 else "")
+        listed = ", ".join(languages[:8]) + (", ..." if len(languages) > 8 else "")
         print(
-            f"Its target languages: {shown}. A text begins with one of them: "
+            f"Its target languages: {listed}. A text begins with one of them: "
             f">>{languages[0]}<<"
         )
 

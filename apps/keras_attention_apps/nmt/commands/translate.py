@@ -338,15 +338,15 @@ class Lines(Inputs):
 
 def _lines(config, number, translations):
     """Return a line for each translation of a sentence."""
-    several = config.n_best > 1
+    has_ranks = config.n_best > 1
     lines = []
     for translation in translations:
-        columns = [str(number), f"{translation.score:.4f}"] if several else []
+        columns = [str(number), f"{translation.score:.4f}"] if has_ranks else []
         columns.append(translation.text)
         if config.alignments:
             columns.append(" ".join(translation.details(["alignment"])["alignment"]))
         lines.append("\t".join(columns))
-    if not (lines or several):
+    if not (lines or has_ranks):
         # As for an empty sentence.
         lines = ["\t" if config.alignments else ""]
     return lines

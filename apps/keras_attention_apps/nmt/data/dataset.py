@@ -171,11 +171,11 @@ def check_files(files, data, **of_data):
     """Raise a `UserError` unless a text is given either as files or as a data set."""
     if data is not None and any(files):
         raise UserError("expected either files or --data with --pair, not both")
-    given = [f"{name}={x}" for name, x in of_data.items() if x is not None]
-    if data is None and given:
+    conflicting = [f"{name}={x}" for name, x in of_data.items() if x is not None]
+    if data is None and conflicting:
         raise UserError(
-            f"expected --data with --{given[0].split('=')[0]}. "
-            f"Received: {', '.join(given)} without --data"
+            f"expected --data with --{conflicting[0].split('=')[0]}. "
+            f"Received: {', '.join(conflicting)} without --data"
         )
 
 

@@ -93,18 +93,18 @@ class Glossary:
         spaced = [i for i, x in enumerate(clean(sentence).split()) for _ in _words(x)]
         folded = [word.casefold() for word in words]
         phrases: dict[str, set[int]] = {}
-        place = 0
-        while place < len(words):
-            for size in range(min(self._longest, len(words) - place), 0, -1):
-                here = slice(place, place + size)
+        position = 0
+        while position < len(words):
+            for size in range(min(self._longest, len(words) - position), 0, -1):
+                here = slice(position, position + size)
                 entries = self._targets.get(tuple(folded[here]), {})
                 target = entries.get(tuple(words[here]), entries.get(None))
                 if target is not None:
                     phrases.setdefault(target, set()).update(spaced[here])
-                    place += size
+                    position += size
                     break
             else:
-                place += 1
+                position += 1
         return phrases
 
     def spans(self, sentence):
@@ -123,9 +123,9 @@ def _words(text):
     words: list[str] = []
     for part in clean(text).split():
         continues = False
-        for place, character in enumerate(part):
+        for position, character in enumerate(part):
             is_letter = _is_letter(character) and not begins_unspaced(character)
-            if place and (_is_mark(character) or (continues and is_letter)):
+            if position and (_is_mark(character) or (continues and is_letter)):
                 words[-1] += character
             else:
                 words.append(character)

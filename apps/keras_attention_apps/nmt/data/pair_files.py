@@ -128,8 +128,8 @@ def _columns(path, rows, languages, columns):
                 f"{path}, row {number}, has {len(row)} columns. Expected at least "
                 f"{max(indices) + 1}"
             )
-        for side, place in zip(sides, indices, strict=True):
-            side.append(row[place])
+        for side, column in zip(sides, indices, strict=True):
+            side.append(row[column])
     return sides
 
 

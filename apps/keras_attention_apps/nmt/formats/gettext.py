@@ -42,7 +42,7 @@ _LANGUAGE = re.compile(r'^("Language:)[ \t]*(\\n"[ \t]*\r?)$', re.MULTILINE)
 
 @dataclasses.dataclass(slots=True)
 class Message:
-    """A text of an entry, and the place of its empty translation.
+    """A text of an entry, and the position of its empty translation.
 
     Attributes:
         text: The text, without the sign of a mnemonic.
@@ -108,7 +108,7 @@ def _of_entry(content, lines, entry):
             first = start
         match = _KEYWORD.match(line)
         if match:
-            place = start + match.end()
+            position = start + match.end()
             while number + 1 < len(lines) and _STRING.match(
                 content, *lines[number + 1]
             ):
@@ -120,7 +120,7 @@ def _of_entry(content, lines, entry):
             text, mnemonic = _without_mnemonic(text)
             is_uncertain = index is not None and len(entry.msgstr_plural) != 2
             yield Message(
-                *(text, mnemonic, place, end, first or start, flags, entry.linenum),
+                *(text, mnemonic, position, end, first or start, flags, entry.linenum),
                 is_uncertain,
             )
         elif first is not None and not line.strip():
@@ -169,8 +169,8 @@ def read(content: str, language: str | None = None) -> Document:
         runs += message_runs
         offsets.append(offset + len(text) + len(_SEPARATOR))
 
-    def number_of(place):
-        return bisect.bisect_right(offsets, place) - 1
+    def number_of(position):
+        return bisect.bisect_right(offsets, position) - 1
 
     def finish(translation, unsure):
         doubts = {number_of(run.start) for run in unsure}
@@ -179,7 +179,7 @@ def read(content: str, language: str | None = None) -> Document:
     return Document(
         _SEPARATOR.join(message.text for message in untranslated),
         runs,
-        place_of=lambda place: f"line {untranslated[number_of(place)].line}",
+        place_of=lambda position: f"line {untranslated[number_of(position)].line}",
         finish=finish,
     )
 
@@ -187,16 +187,16 @@ def read(content: str, language: str | None = None) -> Document:
 def _pieces(text):
     """Return the pieces of a message without tags; line breaks may end a sentence."""
     pieces: list[Piece] = []
-    place = 0
+    position = 0
     for match in re.finditer(r"\r?\n", text):
-        if place < match.start():
+        if position < match.start():
             pieces.append(
-                Piece(TEXT, place, match.start(), text[place : match.start()])
+                Piece(TEXT, position, match.start(), text[position : match.start()])
             )
         pieces.append(Piece(UNIT, *match.span(), name="br"))
-        place = match.end()
-    if place < len(text):
-        pieces.append(Piece(TEXT, place, len(text), text[place:]))
+        position = match.end()
+    if position < len(text):
+        pieces.append(Piece(TEXT, position, len(text), text[position:]))
     return merged(html.broken(pieces)) if has_letters(pieces) else pieces
 
 
@@ -231,11 +231,11 @@ def _filled(
         if match:
             edits.append((match.end(1), match.start(2), f" {language}"))
     parts: list[str] = []
-    place = 0
+    position = 0
     for start, end, text in sorted(edits):
-        parts += content[place:start], text
-        place = end
-    return "".join([*parts, content[place:]])
+        parts += content[position:start], text
+        position = end
+    return "".join([*parts, content[position:]])
 
 
 def _with_mnemonic(text, mnemonic):

@@ -171,12 +171,12 @@ class _Reader:
         # Where the tokenizer changed the source, such as line ends, it is the same.
         source = self.text[token.start : token.end]
         if len(source) == len(token.text):
-            place = token.start
+            position = token.start
             for match in TEMPLATE.finditer(self.text, token.start, token.end):
-                self._add_plain(place, match.start())
+                self._add_plain(position, match.start())
                 self._add(Piece(UNIT, match.start(), match.end(), is_word=True))
-                place = match.end()
-            self._add_plain(place, token.end)
+                position = match.end()
+            self._add_plain(position, token.end)
         else:
             self._add(Piece(TEXT, token.start, token.end, token.text))
 
@@ -388,21 +388,21 @@ def _is_code(name, values):
 
 def _references(text, start, end):
     """Yield the pieces of a text with references to characters, and templates."""
-    place = start
+    position = start
     for match in _REFERENCE_OR_TEMPLATE.finditer(text, start, end):
         is_reference = match[0].startswith("&")
         decoded = html.unescape(match[0])
         if is_reference and decoded == match[0]:
             continue
-        if place < match.start():
-            yield Piece(TEXT, place, match.start(), text[place : match.start()])
+        if position < match.start():
+            yield Piece(TEXT, position, match.start(), text[position : match.start()])
         if is_reference:
             yield Piece(TEXT, *match.span(), decoded)
         else:
             yield Piece(UNIT, *match.span(), is_word=True)
-        place = match.end()
-    if place < end:
-        yield Piece(TEXT, place, end, text[place:end])
+        position = match.end()
+    if position < end:
+        yield Piece(TEXT, position, end, text[position:end])
 
 
 def _in_quotes(escape, quote):
@@ -430,9 +430,9 @@ def broken(pieces):
     result: list[Piece] = []
     for i, piece in enumerate(pieces):
         if piece.kind == UNIT and piece.name == "br":
-            place = bisect.bisect(words, i)
-            before = pieces[words[place - 1]] if place else None
-            after = pieces[words[place]] if place < len(words) else None
+            rank = bisect.bisect(words, i)
+            before = pieces[words[rank - 1]] if rank else None
+            after = pieces[words[rank]] if rank < len(words) else None
             is_double = any(
                 x.kind == UNIT and x.name == "br"
                 for x in (*_until_text(pieces, i, 1), *_until_text(pieces, i, -1))
@@ -448,9 +448,9 @@ def broken(pieces):
             ):
                 piece = dataclasses.replace(piece, kind=BREAK)
         elif piece.kind == OPEN and _is_entry(pieces, i):
-            place = bisect.bisect(words, i)
-            begin = place < len(words) and _BEGINS.match(pieces[words[place]].text)
-            if place and begin and begin[1].isupper():
+            rank = bisect.bisect(words, i)
+            begin = rank < len(words) and _BEGINS.match(pieces[words[rank]].text)
+            if rank and begin and begin[1].isupper():
                 result.append(Piece(BREAK, piece.start, piece.start))
         result.append(piece)
     return result

@@ -59,7 +59,7 @@ def _parser():
 
 @dataclasses.dataclass(slots=True)
 class _Event:
-    """An event of the parser: its kind, name, content, and place in the source."""
+    """An event of the parser: its kind, name, content, and position in the source."""
 
     kind: str
     name: str
@@ -71,19 +71,19 @@ class _Event:
 def _events(parser, text):
     """Yield the events of a text, with places in characters."""
     encoded = text.encode("utf-8", "surrogatepass")
-    # The place of each character in bytes.
+    # The position of each character in bytes.
     sizes = (len(x.encode("utf-8", "surrogatepass")) for x in text)
     byte_offsets = (
         None if len(encoded) == len(text) else [0, *itertools.accumulate(sizes)]
     )
 
-    def place(offset):
+    def position(offset):
         return (
             offset if byte_offsets is None else bisect.bisect_left(byte_offsets, offset)
         )
 
     for event, span in parser.events_with_range(text):
-        start, end = place(span["start"]), place(span["end"])
+        start, end = position(span["start"]), position(span["end"])
         if isinstance(event, str):
             yield _Event("leaf", event, "", start, end)
             continue
@@ -102,7 +102,7 @@ class _Reader:
         self.text, self.runs = text, []
         self._parser = _parser()
         self._pieces: list[Piece] = []
-        # Tags that are open, each with the place where its text begins.
+        # Tags that are open, each with the position where its text begins.
         self._opened: list[_Event] = []
         self._outer: list[tuple[list[Piece], list[_Event]]] = []
         self._kept = 0
@@ -139,26 +139,26 @@ class _Reader:
             self._add_leaf(event)
 
     def _begin(self, start):
-        """Add the opening tags before a place, and what else is before it."""
-        place = self._pieces[-1].end if self._pieces else None
+        """Add the opening tags before a position, and what else is before it."""
+        position = self._pieces[-1].end if self._pieces else None
         opened, self._opened = self._opened, []
         ends = [*(x.start for x in opened[1:]), start]
         for tag, end in zip(opened, ends, strict=False):
-            place = self._fill(place, tag.start)
+            position = self._fill(position, tag.start)
             self._pieces.append(Piece(OPEN, tag.start, end, name=tag.name))
-            place = end
-        return self._fill(place, start)
+            position = end
+        return self._fill(position, start)
 
-    def _fill(self, place, start):
+    def _fill(self, position, start):
         """Add what is between two pieces, such as the mark of a quotation."""
-        if place is None or place >= start:
+        if position is None or position >= start:
             return start
         last = self._pieces[-1]
         if last.kind in (TEXT, UNIT) and (last.text == " " or last.name == "br"):
             last.end = start
         else:
             # A backslash before the next character.
-            self._pieces.append(Piece(UNIT, place, start, joins=True, name="escape"))
+            self._pieces.append(Piece(UNIT, position, start, joins=True, name="escape"))
         return start
 
     def _add_leaf(self, event):
@@ -188,8 +188,8 @@ class _Reader:
             if not source:
                 return
         same = len(source) == len(event.content) - (start - event.start)
-        shown = source if same else event.content
-        self._pieces.append(Piece(TEXT, start, end, shown))
+        plain = source if same else event.content
+        self._pieces.append(Piece(TEXT, start, end, plain))
 
     def _add_tag(self, event):
         source = self.text[event.start : event.end]
@@ -248,8 +248,8 @@ class _Reader:
             return
         pieces = merged(collapsed(html.broken(pieces)))
         source = self.text[pieces[0].start : pieces[-1].end]
-        shown = "".join(x.text for x in pieces if x.kind == TEXT)
-        plain = frozenset(x for x in _SPECIAL if x in shown and f"\\{x}" not in source)
+        text = "".join(x.text for x in pieces if x.kind == TEXT)
+        plain = frozenset(x for x in _SPECIAL if x in text and f"\\{x}" not in source)
         finish = _Checked(self._parser, source)
         self.runs.append(Run(pieces, _Spelling(plain), finish))
 

@@ -67,7 +67,7 @@ class Sentence:
 
 
 class _Word:
-    """A word: its place, and that of its letters, without punctuation around them."""
+    """Positions of a word, and of its letters without punctuation around them."""
 
     __slots__ = ("core_end", "core_start", "end", "start")
 
@@ -91,20 +91,20 @@ class _Alignment:
     def __init__(self, sentence, result, start, positions, lexicon):
         self.begin, self.end = sentence.begin, sentence.end
         self.start, self.stop = start, positions[-1]
-        self.sources, place = [], 0
+        self.sources, position = [], 0
         last = len(sentence.spans) - 1
         for word in result.source_words:
-            indices = [min(place + i, last) for i in range(len(word))]
+            indices = [min(position + i, last) for i in range(len(word))]
             spans = [sentence.spans[i] for i in indices]
             starts, ends = [x[0] for x in spans], [x[1] for x in spans]
             self.sources.append(_Word(word, starts, ends))
-            place += len(word)
-        self.targets, place = [], 0
+            position += len(word)
+        self.targets, position = [], 0
         for word in result.words:
-            begin = max(result.text.find(word, place), place)
-            place = min(begin + len(word), len(positions) - 1)
-            begin = min(begin, max(place - 1, 0))
-            end = max(place, begin + 1)
+            begin = max(result.text.find(word, position), position)
+            position = min(begin + len(word), len(positions) - 1)
+            begin = min(begin, max(position - 1, 0))
+            end = max(position, begin + 1)
             starts = positions[begin:end]
             ends = (positions[begin + 1 : end + 1] or starts)[: len(starts)]
             self.targets.append(_Word(word[: len(starts)], starts, ends))
@@ -182,16 +182,16 @@ class _Alignment:
             return begin, end
         return begin + int(inside[0]), begin + int(inside[-1]) + 1
 
-    def gap_scores(self, place, parent, taken):
+    def gap_scores(self, position, parent, taken):
         """Return a score of each gap between the target words of a tag.
 
         Before a gap with a high score are mostly words that translate those before a
-        place in the source, and above all, the words next to it. Also return the index
-        of the first target word in the tag.
+        position in the source, and above all, the words next to it. Also return the
+        index of the first target word in the tag.
         """
         source_indices = self.sources_within(parent.begin, parent.end)
-        before = [i for i in source_indices if self.sources[i].core_end <= place]
-        after = [i for i in source_indices if self.sources[i].core_start >= place]
+        before = [i for i in source_indices if self.sources[i].core_end <= position]
+        after = [i for i in source_indices if self.sources[i].core_start >= position]
         (inside,) = np.nonzero(self.free(parent, ()))
         if not len(inside):
             return np.zeros(1), 0
@@ -199,7 +199,7 @@ class _Alignment:
         shares = self.shares[begin:end]
         balance = shares[:, before].sum(axis=1) - shares[:, after].sum(axis=1)
         scores = np.append(0, np.cumsum(balance))
-        # The neighbours of the place count most.
+        # The neighbours of the position count most.
         if before:
             scores[1:] += 2 * shares[:, before[-1]]
         if after:
@@ -311,15 +311,15 @@ class Placement:
                 self._place_children(parent)
         return self._emitted(root)
 
-    def _exact(self, place):
-        """Return the place of an atom that is not within a translated sentence."""
-        i = bisect.bisect_right(self._begins, place) - 1
-        return place + self._shifts[i]
+    def _exact(self, position):
+        """Return the position of an atom that is not within a translated sentence."""
+        i = bisect.bisect_right(self._begins, position) - 1
+        return position + self._shifts[i]
 
-    def _around(self, place):
-        """Return the alignment of the translated sentence around a place, or `None`."""
-        i = bisect.bisect_left(self._alignments, place, key=lambda x: x.begin) - 1
-        if i >= 0 and place < self._alignments[i].end:
+    def _around(self, position):
+        """Return the alignment of the sentence around a position, or `None`."""
+        i = bisect.bisect_left(self._alignments, position, key=lambda x: x.begin) - 1
+        if i >= 0 and position < self._alignments[i].end:
             return self._alignments[i]
         return None
 
@@ -339,13 +339,13 @@ class Placement:
             if unit.piece.divides and alignment:
                 divisions.setdefault(alignment.begin, (alignment, []))[1].append(unit)
                 continue
-            place = self._place_in_gap(unit, parent, alignment, taken)
-            unit.start = unit.stop = place
+            position = self._place_in_gap(unit, parent, alignment, taken)
+            unit.start = unit.stop = position
         for alignment, units in divisions.values():
             self._divide(units, parent, alignment, taken.get(alignment.begin, ()))
 
     def _place_in_gap(self, mark, parent, alignment, taken):
-        """Return the place of a unit, or of a tag around nothing."""
+        """Return the position of a unit, or of a tag around nothing."""
         if alignment is None:
             return min(max(self._exact(mark.begin), parent.start), parent.stop)
         mark.is_aligned = True
@@ -364,15 +364,15 @@ class Placement:
         return self._of_gap(mark, alignment, first, gap, len(scores), within, parent)
 
     def _of_gap(self, mark, alignment, first, gap, count, within, parent):
-        """Return the place of a gap between the words of an alignment."""
+        """Return the position of a gap between the words of an alignment."""
         targets = alignment.targets
         if within and gap:
-            place = targets[first + gap - 1].core_end
+            position = targets[first + gap - 1].core_end
         elif gap + 1 < count and (self._spaced(mark)[0] or not gap):
-            place = targets[first + gap].start
+            position = targets[first + gap].start
         else:
-            place = targets[first + gap - 1].end
-        return min(max(place, parent.start), parent.stop)
+            position = targets[first + gap - 1].end
+        return min(max(position, parent.start), parent.stop)
 
     def _divide(self, units, parent, alignment, taken):
         """Place units that have words before, between and after them."""
@@ -517,19 +517,19 @@ class Placement:
         """Return the pieces of the translation from the places of tags and units."""
         pieces, frames = [], [[root, self._ordered(root), 0]]
         while frames:
-            mark, children, place = frames[-1]
+            mark, children, position = frames[-1]
             child = next(children, None)
             if child is None:
-                pieces += self._texts(place, mark.stop)
+                pieces += self._texts(position, mark.stop)
                 frames.pop()
                 if mark is not root:
                     if mark.close is not None:
                         pieces.append(("close", mark.close))
                     frames[-1][2] = mark.stop
                 continue
-            child.start = min(max(child.start, place), mark.stop)
+            child.start = min(max(child.start, position), mark.stop)
             child.stop = min(max(child.stop, child.start), mark.stop)
-            pieces += self._texts(place, child.start)
+            pieces += self._texts(position, child.start)
             frames[-1][2] = child.start
             source = child.piece
             if not child.is_unit:
@@ -552,12 +552,12 @@ class Placement:
         return [(kind, content) for kind, content in pieces if content != ""]
 
     def _ordered(self, mark):
-        # The sort is stable: units in one place keep their order.
+        # The sort is stable: units in one position keep their order.
         return iter(sorted(mark.children, key=lambda x: (x.start, x.stop)))
 
-    def _is_word(self, place):
-        """Return whether there is something else than a space at a place."""
-        if not 0 <= place < len(self._target):
+    def _is_word(self, position):
+        """Return whether there is something else than a space at a position."""
+        if not 0 <= position < len(self._target):
             return False
-        x = self._target[place]
+        x = self._target[position]
         return not isinstance(x, str) or bool(x.strip())

@@ -42,7 +42,7 @@ class Piece:
 
     Attributes:
         kind: `TEXT`, `OPEN`, `CLOSE`, `UNIT` or `BREAK`.
-        start, end: Its place in the source.
+        start, end: Its position in the source.
         text: What a reader sees of it. The translator sees the text of a unit, too, if
             the unit can be found again in the translation.
         name: Of a tag: an opening and a closing tag of the same name are a pair.
@@ -191,7 +191,7 @@ class Document:
         source: The text that has the runs: that of the file, or its messages.
         runs: The runs.
         edits: Begins, ends and texts of further replacements in the source.
-        place_of: Function from a place in the source to a name for it that people
+        place_of: Function from a position in the source to a name for it that people
             understand, by default its line.
         finish: Function from the translated source, and the runs that are unsure, to
             the text of the translated file.
@@ -294,10 +294,10 @@ class _Atoms:
 
     def _hide_spaces(self):
         """Hide the spaces before a closing punctuation mark from the translator."""
-        place = len(self.shown)
-        while place and self.shown[place - 1].isspace():
-            place -= 1
-            self.shown[place] = ""
+        position = len(self.shown)
+        while position and self.shown[position - 1].isspace():
+            position -= 1
+            self.shown[position] = ""
 
     def chunks(self):
         """Yield the ranges of atoms between boundaries of sentences."""
@@ -317,13 +317,13 @@ class _Atoms:
         translatable = []
         for begin, end in self.chunks():
             text, firsts, lasts = self._cleaned(begin, end)
-            place = 0
+            position = 0
             for part in split(text) if text else ():
-                start = text.find(part, place)
+                start = text.find(part, position)
                 if start < 0 or not part:
                     continue
-                place = start + len(part)
-                atoms = range(firsts[start], lasts[place - 1])
+                position = start + len(part)
+                atoms = range(firsts[start], lasts[position - 1])
                 letters = (
                     self.shown[i]
                     for i in atoms
@@ -332,7 +332,9 @@ class _Atoms:
                 if not any(x.isalpha() for shown in letters for x in shown):
                     continue
                 spans = [
-                    (firsts[i], lasts[i]) for i in range(start, place) if text[i] != " "
+                    (firsts[i], lasts[i])
+                    for i in range(start, position)
+                    if text[i] != " "
                 ]
                 translatable.append(Sentence(part, atoms.start, atoms.stop, spans))
         return translatable
@@ -353,9 +355,9 @@ class _Atoms:
                 lasts.append(owners[match.start()])
             words.append(word)
             for i in range(len(word)):
-                place = owners[match.start() + min(i, size - 1)]
-                firsts.append(place)
-                lasts.append(place + 1)
+                position = owners[match.start() + min(i, size - 1)]
+                firsts.append(position)
+                lasts.append(position + 1)
             lasts[-1] = owners[match.end() - 1] + 1
         return " ".join(words), firsts, lasts
 

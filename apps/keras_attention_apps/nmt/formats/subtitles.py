@@ -98,7 +98,7 @@ LINE_WIDTH, LINES = 42, 2
 
 @dataclasses.dataclass(slots=True)
 class Cue:
-    """A cue: its times in seconds, and the place of its text, without tags around it.
+    """A cue: its times in seconds, and where its text is, without tags around it.
 
     Attributes:
         number: Its number, from 1.
@@ -155,11 +155,11 @@ def read(text: str, kind: str | None = None) -> Document:
 
 
 def _names_of(cues):
-    """Return a function from a place in a text to the number and time of its cue."""
+    """Return a function from a position in a text to the number and time of its cue."""
     begins = [(cue.parts[0][0], cue) for cue in cues if cue.parts]
 
-    def name_of(place):
-        i = bisect.bisect_right(begins, place, key=lambda x: x[0]) - 1
+    def name_of(position):
+        i = bisect.bisect_right(begins, position, key=lambda x: x[0]) - 1
         cue = begins[max(i, 0)][1]
         minutes, seconds = divmod(int(cue.begin), 60)
         hours, minutes = divmod(minutes, 60)
@@ -169,7 +169,7 @@ def _names_of(cues):
 
 
 def _lines(text: str) -> list[tuple[int, int, int]]:
-    """Return the place of each line, and the end of its characters."""
+    """Return the position of each line, and the end of its characters."""
     lines = []
     for match in _LINE.finditer(text):
         if match.start() < len(text):
@@ -193,25 +193,25 @@ def _cues(text: str, kind: str) -> Iterator[Cue]:
         assert match
         begin, end = _seconds(match.groups()[:4]), _seconds(match.groups()[4:])
         cue = Cue(number, begin, end)
-        place = first + 1
-        while place < last:
-            if not _is_text(contents, place):
-                place += 1
+        index = first + 1
+        while index < last:
+            if not _is_text(contents, index):
+                index += 1
                 continue
-            stop = place
+            stop = index
             while stop < last and _is_text(contents, stop):
                 stop += 1
-            if place == first + 1 or not _BLOCK.match(contents[place]):
-                for begin, end in _spoken(contents, place, stop):
+            if index == first + 1 or not _BLOCK.match(contents[index]):
+                for begin, end in _spoken(contents, index, stop):
                     cue.parts.append((lines[begin][0], lines[end - 1][1]))
-            place = stop
+            index = stop
         yield cue
 
 
-def _is_text(contents, place):
+def _is_text(contents, index):
     """Return whether a line is text, and no damaged line of times or its number."""
-    line = contents[place].strip()
-    following = contents[place + 1] if place + 1 < len(contents) else ""
+    line = contents[index].strip()
+    following = contents[index + 1] if index + 1 < len(contents) else ""
     return line and "-->" not in line and not (line.isdigit() and "-->" in following)
 
 
@@ -288,15 +288,15 @@ class _Reader:
     def goes_on(self, group, following):
         """Return whether the last sentence of cues plainly goes on in another one."""
         cue, begin, end = group[-1]
-        other, *place = following
+        other, *span = following
         if len(group) == MAX_CUES or not -MAX_GAP < other.begin - cue.end < MAX_GAP:
             return False
-        before, after = self._plain(begin, end), self._plain(*place)
+        before, after = self._plain(begin, end), self._plain(*span)
         if not before or not after or _SPEAKER.match(after):
             return False
         if any(x.search(y) for x in (_BRACKETS, _NOTES) for y in (before, after)):
             return False
-        if self.text[place[0] : place[1]].lstrip().startswith("<v"):
+        if self.text[span[0] : span[1]].lstrip().startswith("<v"):
             return False
         words = before.split()
         last = words[-1].strip("\"'\u201c\u201d,;").lower()
@@ -342,7 +342,7 @@ class _Reader:
         yield self._run(pieces, spans, alternative)
 
     def _trimmed(self, begin, end):
-        """Return the place of a text without spaces and whole tags around it."""
+        """Return the position of a text without spaces and whole tags around it."""
         tags = list(TAG.finditer(self.text, begin, end))
         partners = _partners(tags)
         first, last = 0, len(tags) - 1
@@ -372,22 +372,22 @@ class _Reader:
         speaker = _SPEAKER.match(text, start, stop)
         if speaker and speaker.end() < stop:
             start, stop = self._trimmed(speaker.end(), stop)
-        place = start
+        position = start
         cuts = [
             *_BRACKETS.finditer(text, start, stop),
             *_NOTES.finditer(text, start, stop),
         ]
         for match in sorted(cuts, key=lambda x: x.start()):
-            if match.start() < place:
+            if match.start() < position:
                 continue
-            yield from self._own_run(place, match.start())
+            yield from self._own_run(position, match.start())
             if match[0][0] in "[(\uff08":
                 # A sound in the source language is better than a wrong one.
                 for run in self._own_run(match.start() + 1, match.end() - 1):
                     run.keeps_unsure = True
                     yield run
-            place = match.end()
-        yield from self._own_run(place, stop)
+            position = match.end()
+        yield from self._own_run(position, stop)
 
     def _own_run(self, begin, end):
         begin, end = self._trimmed(begin, end)
@@ -403,11 +403,11 @@ class _Reader:
     def _pieces(self, begin, end):
         """Return the pieces of a text; line breaks are spaces."""
         pieces: list[Piece] = []
-        place = begin
+        position = begin
         tokens = _TOKENS_OF_WEBVTT if self.kind == WEBVTT else _TOKENS
         for match in tokens.finditer(self.text, begin, end):
-            self._add_text(pieces, place, match.start())
-            place = match.end()
+            self._add_text(pieces, position, match.start())
+            position = match.end()
             if match[0].startswith("&"):
                 pieces.append(Piece(TEXT, *match.span(), _REFERENCES[match[0]]))
                 continue
@@ -422,7 +422,7 @@ class _Reader:
                 pieces.append(Piece(OPEN, *match.span(), name=name))
             else:
                 pieces.append(Piece(UNIT, *match.span(), joins=True))
-        self._add_text(pieces, place, end)
+        self._add_text(pieces, position, end)
         return _paired(pieces)
 
     def _add_text(self, pieces, begin, end):
@@ -516,22 +516,22 @@ class _Layout:
             if kind != TEXT:
                 items.append(("\v" if _MARKED_BREAK.fullmatch(text) else "", text))
                 continue
-            place = 0
+            position = 0
             for match in _BREAK.finditer(text):
-                items += ((x, x) for x in text[place : match.start()])
+                items += ((x, x) for x in text[position : match.start()])
                 items.append(("\n", match[0].strip(" \t")))
-                place = match.end()
-            items += ((x, x) for x in text[place:])
-        shown = [i for i, (x, _) in enumerate(items) if x]
-        while shown and items[shown[0]][0].isspace():
-            items[shown.pop(0)] = "", ""
-        while shown and items[shown[-1]][0].isspace():
-            items[shown.pop()] = "", ""
-        text = "".join(items[i][0] for i in shown)
+                position = match.end()
+            items += ((x, x) for x in text[position:])
+        visible = [i for i, (x, _) in enumerate(items) if x]
+        while visible and items[visible[0]][0].isspace():
+            items[visible.pop(0)] = "", ""
+        while visible and items[visible[-1]][0].isspace():
+            items[visible.pop()] = "", ""
+        text = "".join(items[i][0] for i in visible)
         width = max(LINE_WIDTH, *map(len, lines))
         for i in range(1, len(text) - 1):
             if text[i] == " " and "\v" in (text[i - 1], text[i + 1]):
-                items[shown[i]] = "", ""
+                items[visible[i]] = "", ""
         if (
             "\v" in text
             or self._kind == SUBSTATION
@@ -544,9 +544,9 @@ class _Layout:
         newline = breaks[0] if breaks else self._newline
         for i, x in enumerate(text):
             if x == "\n":
-                items[shown[i]] = " ", " "
+                items[visible[i]] = " ", " "
         for k, i in enumerate(line_ends):
-            items[shown[i]] = "\n", breaks[k] if k < len(breaks) else newline
+            items[visible[i]] = "\n", breaks[k] if k < len(breaks) else newline
         return "".join(spelled for _, spelled in items)
 
 
@@ -607,9 +607,9 @@ def _written(pysubs2, text, source_format, kind):
     for cue in _cues(text, source_format):
         parts = "\n".join(text[begin:end] for begin, end in cue.parts)
         lines = re.split(r"\r\n|\r|\n|\\N", parts)
-        shown = "\\N".join(map(_shared(source_format, kind), lines))
+        converted = "\\N".join(map(_shared(source_format, kind), lines))
         times = round(1000 * cue.begin), round(1000 * cue.end)
-        file.append(pysubs2.SSAEvent(*times, shown))
+        file.append(pysubs2.SSAEvent(*times, converted))
     if kind == SUBSTATION:
         text = file.to_string(SUBRIP, keep_ssa_tags=True)
         return pysubs2.SSAFile.from_string(text, format_=SUBRIP).to_string(kind)
@@ -620,15 +620,15 @@ def _shared(source_format, kind):
     """Return the function that writes a line of one format in another one."""
 
     def written(line):
-        text, place = "", 0
+        text, position = "", 0
         for match in [*TAG.finditer(line), None]:
-            part = line[place : match.start() if match else None]
+            part = line[position : match.start() if match else None]
             if source_format == WEBVTT:
                 part = _REFERENCE.sub(lambda x: _REFERENCES[x[0]], part)
             text += "".join(map(_escaped, part)) if kind == WEBVTT else part
             if match:
                 text += match[0] if _SHARED_TAG.fullmatch(match[0]) else ""
-                place = match.end()
+                position = match.end()
         return text
 
     return written

@@ -57,16 +57,17 @@ def _rows(lengths, *, by_target):
     return np.concatenate(cells)
 
 
-def _posteriors(given, predicted, groups):
+def _posteriors(conditions, predicted, groups):
     """Return the posterior of each cell among those of its group.
 
     Args:
-        given, predicted: Token ids of all cells; a model predicts one from the other.
+        conditions, predicted: Token ids of all cells; a model predicts the second from
+            the first.
         groups: Number of the group of each cell, which sums to one.
     """
-    base = max(given.max(), predicted.max()) + 1
+    base = max(conditions.max(), predicted.max()) + 1
     pairs, cells = np.unique(
-        given.astype("int64") * base + predicted, return_inverse=True
+        conditions.astype("int64") * base + predicted, return_inverse=True
     )
     translation = np.ones(len(pairs))
     for _ in range(ITERATIONS):
