@@ -338,6 +338,7 @@ def test_a_short_hypothesis_begins_with_the_required_tokens(search):
         ([4, 4], np.ones((BATCH, 2), bool), r"must be different.*\[4, 4\]"),
         ([4.5], np.ones((BATCH, 1), bool), "must be an integer"),
         ([4, 5], np.ones((BATCH, 3), bool), r"for 2 tokens. Received: \(2, 3\)"),
+        ([4, 5], np.ones((BATCH, 2, 1), bool), r"Received: \(2, 2, 1\)"),
         ([4], np.ones((BATCH + 1, 1), bool), "must have 2 rows"),
         ([END], np.ones((BATCH, 1), bool), f"must not contain end, {END}"),
         ([VOCABULARY], np.ones((BATCH, 1), bool), f"between 0 and 10.*{VOCABULARY}"),
