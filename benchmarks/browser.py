@@ -2,12 +2,12 @@
 
     python benchmarks/browser.py --images FOLDER --sentences FILE
 
-Build the page first: see apps/browser/README.md. For each of the two tools, the figures
-are the bytes that a local server sends and the seconds until the first result, on a
-first visit and on a second one; the seconds per photograph and per sentence, for which
-browser and Python take turns; and the peak memory of the tab. Both run the file that
-the page contains. The results are compared: equal texts, and the largest difference of
-scores. `--isolated` sends the headers with which the page uses threads.
+Build the page first: see apps/browser/README.md. The figures of both tools are the
+bytes that a local server sends and the seconds until the first result, on a first visit
+and on a second one. They are followed by the seconds per photograph and per sentence,
+for which browser and Python take turns, and the peak memory of the tab. Both run the
+file that the page contains. The results are compared: equal texts, and the largest
+difference of scores. `--isolated` sends the headers with which the page uses threads.
 
 `--captions 100` captions that number of photographs in one tab instead, and prints its
 memory after every tenth of them, so that memory that is not freed shows.

@@ -10,8 +10,8 @@ Prints medians for `--count` copies of one image:
 - search: the beam search alone, from features; XLA: compiled; bfloat16: in half
   precision;
 - peer: the same beam search in PyTorch with random weights of the same sizes, written
-  as in the usual tutorials: one image at a time, projecting all regions at every step,
-  for as many words as our captions have. The ratio is our speed-up.
+  as in the usual tutorials. It searches one image at a time, projecting all regions at
+  every step, for as many words as our captions have. The ratio is our speed-up.
 
 Every candidate runs in its own process on all cores. The candidates take turns.
 

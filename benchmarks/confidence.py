@@ -1,10 +1,11 @@
 """How well a translator marks its wrong translations of everyday sentences.
 
 The files `everyday/en-de.tsv` and `everyday/de-en.tsv` have 84 sentences each, written
-for this benchmark, from shops, mails, travel, office, health and IT: their domain, the
-sentence, a translation of the default model, and whether a reader judged it usable: its
-meaning is complete and right, small slips of grammar aside. The sentences are
-translated again. A translation that differs from the judged one does not count.
+for this benchmark, from shops, mails, travel, office, health and IT. Columns are the
+domain, the sentence, a translation of the default model, and whether a reader judged it
+usable. A usable translation has the complete and right meaning, small slips of grammar
+aside. The sentences are translated again. A translation that differs from the judged
+one does not count.
 
     python benchmarks/confidence.py en-de
     python benchmarks/confidence.py en-de --model my-model --write judged.tsv

@@ -2,8 +2,8 @@
 
 Each kind of file declares much in its headers: pixels, scans, strips, tiles, layers,
 code-blocks, items, frames. Prints for each kind how many files were read and refused,
-the peak memory and the CPU time of the most costly one, and how many violated a limit:
-a gigabyte, ten seconds of CPU time, or an error that is not one line.
+and the peak memory and the CPU time of the most costly one. Also prints how many
+violated a limit: a gigabyte, ten seconds of CPU time, or an error that is not one line.
 
     python benchmarks/costly_images.py --count 10 --seed 1
     python benchmarks/costly_images.py --kinds jpeg2000_of_precincts avif_of_items

@@ -1,9 +1,9 @@
 """Cross-entropy of a large vocabulary: blockwise, and with all logits at once.
 
 Prints the median time of the output layer and its loss, forward and backward, and the
-increase of the peak memory of the process, for 8,000 tokens of 128 features, a
-vocabulary of 8,000 and label smoothing 0.1: for `linear_crossentropy`; for
-`sequence_crossentropy`, which needs all logits; and for the loss of Keras with one-hot
+increase of the peak memory of the process. There are 8,000 tokens of 128 features, a
+vocabulary of 8,000 and label smoothing 0.1. The candidates are `linear_crossentropy`;
+`sequence_crossentropy`, which needs all logits; and the loss of Keras with one-hot
 targets, which supports label smoothing.
 
 Every candidate runs in its own process on all cores. The candidates take turns over

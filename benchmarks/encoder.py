@@ -1,8 +1,8 @@
 """Bidirectional recurrent encoders, next to those of Keras.
 
 Prints, for every kind of cell, the median time of a forward and backward pass over 128
-sentences of up to 24 words, with inputs of 256 and cells of 320 units: for
-`RecurrentEncoder`, for `keras.layers.Bidirectional` around `keras.layers.RNN`, and for
+sentences of up to 24 words, with inputs of 256 and cells of 320 units. The candidates
+are `RecurrentEncoder`, `keras.layers.Bidirectional` around `keras.layers.RNN`, and
 their matrix products alone. The gradients are those of the inputs and of all weights.
 
 Every candidate runs in its own process on all cores. The candidates of a cell take

@@ -7,15 +7,14 @@
 
 The clients ask one LiteRT model, then one SavedModel, in batches of one to three, and
 compare every answer. Trainings of both programs in all phases are killed at random
-moments and continued with the same command until they are done; their models should
+moments and continued with the same command until they are done. Their models should
 equal, bit by bit, that of a training that was not killed. `interruptions` sends SIGINT,
 SIGTERM or SIGKILL at random moments to trainings, exports, evaluations, calibrations
-and translations. The exit code must say so without a traceback, a model in use must
-stay usable, and the same command must then give what an undisturbed one gives, bit by
-bit, and leave no temporary files. One translator receives
-glossaries of changing size, in batches of changing size; an answer without one of its
-phrases counts as changed. The columns are those of
-`robustness.py`.
+and translations. The exit code must say so without a traceback, and a model in use must
+stay usable. The same command must then give what an undisturbed one gives, bit by bit,
+and leave no temporary files. One translator receives glossaries of changing size, in
+batches of changing size; an answer without one of its phrases counts as changed. The
+columns are those of `robustness.py`.
 """
 
 import collections

@@ -1,9 +1,9 @@
 """Attention layers, next to their closest peers in Keras.
 
-Prints, for every layer and its peer on the same tensors, the median time of the forward
-pass and of forward and backward pass together, and the increase of the peak memory of
-the process (including that of a compiler): eagerly, as a graph and under XLA, for two
-lengths. The gradients are those of all inputs and all weights.
+Runs every layer and its peer on the same tensors: eagerly, as a graph and under XLA,
+for two lengths. Prints the median time of the forward pass and of forward and backward
+pass together, and the increase of the peak memory of the process (including that of a
+compiler). The gradients are those of all inputs and all weights.
 
 Every candidate runs in its own process on all cores. The two of a pair take turns over
 several rounds, so that noise affects both equally.

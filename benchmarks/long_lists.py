@@ -1,11 +1,11 @@
 """From how many sentences on CTranslate2 translates faster than LiteRT.
 
 Whole processes of `nmt translate` translate the first lines of a text, `--first` and
-`--count` of them, on each runtime in turn. Prints the shortest times of `--rounds`, in
-wall-clock seconds and in processor seconds: of both numbers of sentences, and of the
-further ones in a second; and from how many on the runtime that starts later is faster.
-On a busy machine, only processor seconds mean something. `nmt translate --runtime auto`
-chooses by such numbers.
+`--count` of them, on each runtime in turn. Prints the shortest times of `--rounds` for
+both numbers of sentences, in wall-clock seconds and in processor seconds, and the
+further sentences in a second. Also prints from how many sentences on the runtime that
+starts later is faster. On a busy machine, only processor seconds mean something. `nmt
+translate --runtime auto` chooses by such numbers.
 
     python benchmarks/long_lists.py val.en
 """

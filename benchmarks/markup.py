@@ -1,12 +1,11 @@
 """Places of tags in translations of both directions, against an independent aligner.
 
 Every sentence gets one tag around one to three of its words, drawn at random. The
-right place of the tag in the translation is that of IBM model 2 with the diagonal prior
-of fast_align (Dyer et al., 2013), trained in both directions on the training text and
-the translations. Only places on which both directions agree count: the target words
-that are aligned with the words in the tag, and those with which the words in the tag
-are aligned, are the same words in a row. Prints for each preset the share of tags that
-enclose exactly these words, and that of tags that differ by one word.
+reference for the tag in the translation is IBM model 2 with the diagonal prior of
+fast_align (Dyer et al., 2013). It is trained in both directions on the training text
+and the translations. A tag counts only if both directions align the words in it with
+the same target words, which stand in a row. Prints for each preset the share of tags
+that enclose exactly these words, and that of tags that differ by one word.
 
     python benchmarks/markup.py multi30k
     python benchmarks/markup.py tatoeba --count 1000 --model tatoeba-multi30k-de-en

@@ -11,8 +11,8 @@ layers, which are random, add to it.
 `nmt import` reads the folder, and each part prints a table:
 
 - `exactness`: the largest difference of a logit from that of Transformers, when a whole
-  target is decoded at once, and the largest difference of a log-probability in the
-  steps of a search; and how many beam searches find the same tokens. Both networks
+  target is decoded at once. Also the largest difference of a log-probability in the
+  steps of a search, and how many beam searches find the same tokens. Both networks
   compute in float32, and then in float64, with the same weights;
 - `litert`: size, time and memory of the export with int8 weights, and how many
   translations of the file are those of Keras;

@@ -4,12 +4,12 @@
 
 Every client has an image of its own, of which it knows caption and score, and uploads
 it again for each request. The clock starts when all clients are connected. The figures
-are the answers, those that differ from what the client knows (mixed up), the requests
-that were refused because the queue was full, those that took a client longer than
-`--patience` seconds in one step, other errors, the time of a request, the memory of the
-program, the load of the machine, and the uploads that are on its disk `--wait` seconds
-after the last request. `--max-queue` is that of the program: with less than the number
-of clients, requests are refused.
+are the answers, those that differ from what the client knows (mixed up), and the
+requests that were refused because the queue was full. Late requests took a client
+longer than `--patience` seconds in one step. Further figures are other errors, the time
+of a request, the memory of the program, the load of the machine, and the uploads on its
+disk `--wait` seconds after the last request. `--max-queue` is that of the program: with
+less than the number of clients, requests are refused.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 """Robustness: mutated images, data sets and models, hostile sentences and requests.
 
 Prints, for each kind of input, how many were tried, how many were answered, and how
-many were refused with one line. The other columns should be zero: tracebacks, crashes
-of the process, inputs that took over 30 seconds (`--longest`, for a busy machine),
-changed answers to an input that is repeated in between, and files that a request should
-not have read. Then follow the peak memory,
-and the input that took the most CPU time.
+many were refused with one line. The other columns should be zero. They are tracebacks,
+crashes of the process, and inputs that took over 30 seconds (`--longest`, for a busy
+machine); changed answers to an input that is repeated in between; and files that a
+request should not have read. Then follow the peak memory, and the input that took the
+most CPU time.
 
     python benchmarks/robustness.py images --count 10000
     python benchmarks/robustness.py costs --count 1000      # hidden from the size

@@ -1,8 +1,8 @@
 """Sliding windows, beside full self-attention.
 
-Prints, for each number of positions, the median time of the forward pass and of forward
-and backward pass together, and the increase of the peak memory of the process: of
-causal self-attention with a sliding window, and of the same layer without one.
+Runs causal self-attention with a sliding window, and the same layer without one, for
+each number of positions. Prints the median time of the forward pass and of forward and
+backward pass together, and the increase of the peak memory of the process.
 
 Every candidate runs in its own process on all cores, as a graph. The two of a row take
 turns over several rounds, so that noise affects both equally. Full attention to 16,384

@@ -2,7 +2,7 @@
 
 Reads two folders of data sets in the layout of `nmt train --data`. Draws pairs and
 monolingual target sentences of the first one, and other parallel text of the second
-one, all different; writes them to the folder OUTPUT, and runs steps 1 to 3 of the page
+one, all different. Writes them to the folder OUTPUT, and runs steps 1 to 3 of the page
 there, with the same weight for both corpora. After every step it prints the minutes
 that the training took, and what `nmt evaluate` prints for the validation set of the
 first data set. Finished steps are not run again, and an interrupted one is resumed.

@@ -1,10 +1,10 @@
 """Throughput of translation, next to CTranslate2, ONNX Runtime and others.
 
-For greedy search and beam search with width 5, in batches of 64 sentences and one by
-one, on one core and on all, it prints the sentences per second and the processor time
-of a sentence. Every candidate first tries its settings (threads, batch sizes, XLA),
-which are printed, too, and runs with the fastest; then the candidates take turns. The
-last column compares with the fastest of ours: the median of the ratios of all turns.
+Prints the sentences per second and the processor time of a sentence: of greedy search
+and beam search with width 5, in batches of 64 and one by one, on one core and on all.
+Every candidate first tries its settings (threads, batch sizes, XLA), which are printed,
+too, and runs with the fastest; then the candidates take turns. The last column compares
+with the fastest of ours: the median of the ratios of all turns.
 
 All have the same network with the same weights, either random ones with 8,000 subwords,
 or those of a trained model (`--model`, `--text`):

@@ -1,7 +1,7 @@
 """One training step of a translator, next to PyTorch and to its matrix products.
 
-Prints the median time of a step on 64 pairs of 60 source and 60 target words, with
-embeddings of 256, a bidirectional GRU of 256 units, a GRU of 256 with additive
+Prints the median time of a step on 64 pairs of 60 source and 60 target words. The model
+has embeddings of 256, a bidirectional GRU of 256 units, a GRU of 256 with additive
 attention of 256, a readout of 256 and 10,000 words. The candidates:
 
 - ours: Keras layers around `RecurrentEncoder` and `AttentionDecoder`, Adam with

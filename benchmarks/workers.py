@@ -53,7 +53,7 @@ def parse(parser, build_step, *, rounds, steps=None, cases=()):
     Args:
         parser: Argument parser, such as `command_line` returns it.
         build_step: Function from the name of a candidate to the function to time.
-        rounds, steps: Default numbers of turns, and of timed steps in a turn; there is
+        rounds, steps: Default numbers of turns, and of timed steps in a turn. There is
             no option for the steps if they are `None`.
         cases: Names of the cases that a user may choose from, all by default.
     """

@@ -97,10 +97,10 @@ class AttentionMemory(BaseMemory):
 class AttentionStep(BaseStep):
     """Step of an attention composed of parts.
 
-    The window selects positions, the causal mask excludes those after the query, the
-    score compares query and keys, the weighting turns scores into weights, the prior of
-    the window scales them, coverage sums them up, and dropout drops some of them.
-    Coverage and the weighting's own state do not depend on the dropout.
+    The window selects positions, and the causal mask excludes those after the query.
+    The score compares query and keys, and the weighting turns scores into weights. The
+    prior of the window scales the weights, coverage sums them up, and dropout drops
+    some of them. Coverage and the weighting's own state do not depend on the dropout.
 
     See `BaseStep` for the other call arguments.
 

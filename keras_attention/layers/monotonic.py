@@ -284,7 +284,7 @@ def monotonic_recursive(p: Tensor, previous: Tensor) -> Tensor:
         q[j]       = (1 - p[j - 1]) * q[j - 1] + previous[j],  q[0] = previous[0]
         weights[j] = p[j] * q[j]
 
-    The result is exact up to rounding for any `p`, zero and one included: the
+    The result is exact up to rounding for any `p`, zero and one included. The
     recurrence is solved by doubling (`q` over two positions, four, eight, ...), which
     only adds and multiplies numbers that are not negative. It takes `log2(S)` rounds.
     The second derivative is correct on TensorFlow only.

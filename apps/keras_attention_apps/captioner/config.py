@@ -388,10 +388,10 @@ class TrainConfig(TrainingOptions, CaptionTrainingOptions):
     The layout of the folder is recognised: Hugging Face's metadata.jsonl or
     metadata.csv, shards of WebDataset, the official files of Flickr8k or Flickr30k,
     Kaggle's captions.txt or results.csv, Karpathy's dataset_*.json, or COCO's
-    captions_*.json. Training has three phases: the decoder learns on features of the
-    frozen CNN, which are computed once; then decoder and CNN are fine-tuned together on
-    the images; then self-critical training optimises the CIDEr-D of sampled captions.
-    The same command resumes an interrupted training.
+    captions_*.json. Training has three phases. First the decoder learns on features of
+    the frozen CNN, which are computed once. Then decoder and CNN are fine-tuned
+    together on the images. Last, self-critical training optimises the CIDEr-D of
+    sampled captions. The same command resumes an interrupted training.
 
     For example: captioner train --data flickr8k --output my-captioner
     """
@@ -698,12 +698,12 @@ class EvaluateConfig:
     """Print BLEU, CIDEr, ROUGE-L and (if Java is installed) METEOR of a model.
 
     Also print how often the attention moves to another region from one word to the
-    next, the entropy of the attention, the cosine similarity between the attention of
-    two words of a caption, and the CIDEr of the most probable captions; for data with
-    boxes, the pointing accuracy: of the words that name an object with a box, the share
-    whose largest attention weight is on that object. Several models are compared: a
-    table has BLEU-4, CIDEr and ROUGE-L with 95 % confidence intervals, and the p-value
-    of the paired bootstrap test against the first model.
+    next, the entropy of the attention, and the cosine similarity between the attention
+    of two words of a caption. Print the CIDEr of the most probable captions, too. For
+    data with boxes, also print the pointing accuracy: of the words that name an object
+    with a box, the share whose largest attention weight is on that object. Several
+    models are compared: a table has BLEU-4, CIDEr and ROUGE-L with 95 % confidence
+    intervals, and the p-value of the paired bootstrap test against the first model.
 
     For example: captioner evaluate --data flickr8k --split dev --output dev.json
     """

@@ -104,7 +104,7 @@ def read_image(
 
     Args:
         source: Path, `ArchivedFile`, `OpenFile`, `bytes`, binary file (read from its
-            start if it can seek), `PIL.Image.Image`, or array of shape
+            start if it can seek), `PIL.Image.Image`, or array. An array has the shape
             `(height, width)` or `(height, width, channels)` with 1, 3 or 4 channels, of
             uint8, uint16 or floats in [0, 1].
         draft: Whether a JPEG may be decoded at an eighth of its size, which is much

@@ -42,12 +42,12 @@ MAX_SEARCHES = 32
 class Task(Described):
     """A trained network with its tokenizer: loading, saving and cached searches.
 
-    Subclasses implement the static method `build_network(config, vocabulary_size)` and
-    set `noun` (the model in messages), `presets` (folder of the shipped presets),
-    `config_type`, `search_type` (dataclasses of the configuration and of the options of
-    the search), `tokenizer_type`, and `runtime_options` (names of the options that do
-    not change the weights). XLA compiles the search if `jit_compile`, and always on
-    JAX.
+    Subclasses implement the static method `build_network(config, vocabulary_size)`.
+    They set `noun` (the model in messages), `presets` (folder of the shipped presets),
+    `tokenizer_type`, and `runtime_options` (names of the options that do not change the
+    weights). `config_type` and `search_type` are dataclasses of the configuration and
+    of the options of the search. XLA compiles the search if `jit_compile`, and always
+    on JAX.
     """
 
     ensemble_type = Ensemble

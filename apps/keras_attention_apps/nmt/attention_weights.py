@@ -88,9 +88,10 @@ def symmetric(weights: np.ndarray) -> np.ndarray:
 def aligned_words(weights: np.ndarray, source_words: Iterable[int]) -> range:
     """Return the target words that translate some words of the source, a range.
 
-    They are the word with the largest weights in both directions, see `symmetric`, and,
-    if there are several source words, adjacent words whose largest weight is on one of
-    them; at most as many words as the source has, and none if no weight is positive.
+    They are the word with the largest weights in both directions, see `symmetric`. If
+    there are several source words, adjacent words whose largest weight is on one of
+    them are aligned, too. There are at most as many words as the source has, and none
+    if no weight is positive.
 
     >>> weights = np.array([[0.3, 0.1, 0.6], [0.9, 0.1, 0.0], [0.1, 0.8, 0.1]])
     >>> aligned_words(weights, {0}), aligned_words(weights, {0, 1})

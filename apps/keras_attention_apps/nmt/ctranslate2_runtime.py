@@ -32,9 +32,9 @@ class CTranslate2Translator(Translator):
 
     The search computes with matrices in eight bits; scores, probabilities and attention
     are those of the network on Keras. Hypotheses that break a constraint of
-    `Translator`, because a symbol is missing or repeated, there is a loop, or they are
-    too short or too long, are left out; if the best one does, the sentence is searched
-    again by `Translator`. So are sentences with phrases of a glossary.
+    `Translator` are left out: a symbol is missing or repeated, there is a loop, or they
+    are too short or too long. If the best one does, the sentence is searched again by
+    `Translator`. So are sentences with phrases of a glossary.
 
     Args:
         threads: Number of threads; by default one per processor.

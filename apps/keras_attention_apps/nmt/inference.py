@@ -202,11 +202,11 @@ class Translator(BaseTranslator, Task):
             max_length: Maximum number of tokens; that of the `ModelConfig` if omitted.
                 The limit of each translation also depends on its sentence.
             min_length_ratio, max_length_ratio: See `TranslationSearchOptions`.
-            phrases: Whether there are the inputs `"phrases"`, `(B, C, P)`: token ids of
-                the phrases that the translations contain, padded with `NO_TOKEN`; and
-                `"phrase_begins"`, `(B, C)`: the number of tokens before each of them,
-                or a negative number; and `"banned_phrases"`, `(B, C, R)`: token ids of
-                the phrases that they do not contain.
+            phrases: Whether there are three more inputs. `"phrases"`, `(B, C, P)`, has
+                token ids of the phrases that the translations contain, padded with
+                `NO_TOKEN`. `"phrase_begins"`, `(B, C)`, is the number of tokens before
+                each of them, or a negative number. `"banned_phrases"`, `(B, C, R)`, has
+                token ids of the phrases that they do not contain.
             **beam: Further options of `keras_attention.beam_search`.
         """
         beam = {"early_stopping": True, **beam}

@@ -787,7 +787,7 @@ def _rows_of(table, order, missing):
 def subwords_of(published: Published) -> Subwords:
     """Return the tokenizer of a published model.
 
-    Both SentencePiece models get the joint vocabulary in the order of our ids: a token
+    Both SentencePiece models get the joint vocabulary in the order of our ids. A token
     that one of them does not know is in its list, but is produced only if it is a
     single character. A subword that is in no vocabulary is left out, so that a text is
     split into subwords that the network knows.

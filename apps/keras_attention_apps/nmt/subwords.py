@@ -144,9 +144,9 @@ class Subwords(StoredTokenizer):
     no unknown tokens, and `decode(encode(text)) == clean(text)`. An imported model may
     have no such bytes, a normalisation of its own, and other subwords for target texts,
     those of `target`; otherwise, `target` is the model itself. `pieces` are the
-    subwords in the order of their ids, `bytes` is a dict from the ids of byte subwords
-    to their bytes, and `symbols` one from the symbols to their ids, empty in a model
-    without symbols. No translation contains the `banned` ids: PAD, START,
+    subwords in the order of their ids, and `bytes` is a dict from the ids of byte
+    subwords to their bytes. `symbols` is a dict from the symbols to their ids, empty in
+    a model without symbols. No translation contains the `banned` ids: PAD, START,
     UNKNOWN and control characters.
     """
 

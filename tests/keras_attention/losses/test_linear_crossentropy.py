@@ -161,9 +161,9 @@ def test_a_token_that_comes_often_is_summed_in_float32(rng, gradients, dtype):
 def relative_error(dtype, inputs, embeddings):
     """Bound of the relative error of each term of a gradient in half precision.
 
-    Inputs, embeddings and logits are rounded once each, which changes a logit by at
-    most three units times the sum of the absolute products, and a probability, a
-    quotient of exponentials, by twice as much, relative to itself. The term, its
+    Inputs, embeddings and logits are rounded once each. This changes a logit by at most
+    three units times the sum of the absolute products. A probability is a quotient of
+    exponentials, so it changes by twice as much, relative to itself. The term, its
     factors and the sum are rounded, too: four times.
     """
     unit = UNIT_ROUNDOFF[dtype]

@@ -101,8 +101,8 @@ class TrainingBatches(keras.utils.PyDataset):
         features, views: Arrays `(images, S, D)`, and the views of the images in each;
             an epoch draws one for each image. Without them, the images of `paths` are
             read, in random views if `augment`.
-        boxes, grid: For attention supervision: for each image, a dict from token ids to
-            boxes; and the rows and columns of the regions.
+        boxes, grid: Attention supervision: a dict from token ids to boxes for each
+            image, and the numbers of rows and columns of the regions.
         multiple: The rows of a batch are padded to a multiple of this. Rows of padding
             repeat an image and have empty captions, which do not count in the loss. On
             several hosts, each process gets its share of the rows.

@@ -33,8 +33,8 @@ class SentenceBatches(keras.utils.PyDataset):
 
     The batches depend on the seed and the epoch alone, so an interrupted training
     continues with the same batches. A batch has at most `batch_tokens` tokens on either
-    side, padding included; slightly more if an epoch would otherwise have more batches
-    than the first, and fewer where an epoch of few pairs would not have about
+    side, padding included. It has slightly more if an epoch would otherwise have more
+    batches than the first, and fewer where an epoch of few pairs would not have about
     `min_batches`. A longer sentence is a batch of its own. Pairs with more than
     `max_length` tokens on one side are left out. A back-translated source begins with
     `TAG`. The batches of the next epoch are prepared in a thread.
