@@ -157,8 +157,8 @@ class Language:
             source = [*subject, *verb, *adverb, *thing]
             target = [*first, *second, *adverb, *verb]
             if self.random.random() < 0.5:
-                preposition, (place, third) = [draw("preposition")], noun_phrase()
-                source += preposition + place
+                preposition, (location, third) = [draw("preposition")], noun_phrase()
+                source += preposition + location
                 target = third + preposition + target
             return source, target
 
@@ -271,14 +271,14 @@ def main():
             translator, seconds = trained
             scores = score(translator, test, language.origin)
             encode = translator.tokenizer.encode
-            given = [alignment.links for alignment in align(translator, test)]
-            given = error_rate(given, test, language.origin)
+            links = [alignment.links for alignment in align(translator, test)]
+            forced = error_rate(links, test, language.origin)
             tokens = sum(len(encode(source)) - 1 for source, _ in test)
             words = sum(len(source.split()) for source, _ in test)
             print(
                 f"| {attention} | {seconds:.0f} s | {scores['exact']:.1%} "
                 f"| {scores['BLEU']:.1f} | {scores['aligned']:.1%} "
-                f"| {scores['AER']:.4f} | {given:.4f} | {tokens / words:.2f} |",
+                f"| {scores['AER']:.4f} | {forced:.4f} | {tokens / words:.2f} |",
                 flush=True,
             )
     for aligner in ALIGNERS if arguments.aligners else ():

@@ -121,19 +121,19 @@ def take_turns(page, kind, inputs, run_python):
     """Run all inputs in the browser and in Python; return times and comparison."""
     times = {"browser": [], "Python": []}
     equal, difference, others = 0, 0.0, []
-    for given in inputs:
-        is_path = isinstance(given, Path)
-        sent = base64.b64encode(given.read_bytes()).decode() if is_path else given
+    for item in inputs:
+        is_path = isinstance(item, Path)
+        sent = base64.b64encode(item.read_bytes()).decode() if is_path else item
         seconds, text, score = page.evaluate(RUN, [kind, sent])
         times["browser"].append(seconds)
         start = time.perf_counter()
-        expected = run_python(given)
+        expected = run_python(item)
         times["Python"].append(time.perf_counter() - start)
         if text == expected.text:
             equal += 1
             difference = max(difference, abs(score - expected.score))
         else:
-            others.append([str(given), text, expected.text])
+            others.append([str(item), text, expected.text])
     medians = {name: statistics.median(values) for name, values in times.items()}
     return {
         "seconds": medians,
@@ -235,8 +235,8 @@ def main():
             page = browser.new_page()
             page.goto(f"{address}/LICENSES.txt")
             # The first results include loading, and code that is not yet optimised.
-            for given in inputs[:3]:
-                take_turns(page, kind, [given], run_python)
+            for item in inputs[:3]:
+                take_turns(page, kind, [item], run_python)
             report[kind] |= take_turns(page, kind, inputs, run_python)
             report[kind]["peak memory of the tab in MB"] = tab_memory()
             page.close()

@@ -38,12 +38,12 @@ def process(program, *arguments):
     return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit
 
 
-def cold(program, verb, given, model, rounds):
+def cold(program, verb, inputs, model, rounds):
     """Print a row for each runtime; return the median seconds of each."""
     runs = {name: [] for name in RUNTIMES}
     for _, name in itertools.product(range(rounds), RUNTIMES):
         options = ["--model", model, "--runtime", name]
-        runs[name].append(process(program, verb, given, *options))
+        runs[name].append(process(program, verb, inputs, *options))
     medians = {
         name: list(map(statistics.median, zip(*figures, strict=True)))
         for name, figures in runs.items()

@@ -81,12 +81,12 @@ def netpbm_of_an_odd_maximum(random, size):
 def gif_of_comments(random, size):
     gif = _encoded("GIF")
     # The comments precede the first image.
-    place = gif.index(b",\0\0\0\0")
+    position = gif.index(b",\0\0\0\0")
     if random.random() < 0.5:
         blocks = b"!\xfe" + b"\x01 " * (size // 2) + b"\0"
     else:
         blocks = b"!\xfe\x01 \0" * (size // 5)
-    return gif[:place] + blocks + gif[place:]
+    return gif[:position] + blocks + gif[position:]
 
 
 def jpeg_of_segments(random, size):
@@ -146,8 +146,10 @@ def avif_of_overlapping_tags(random, size):
     placeholder = Image.Exif()
     placeholder[0x9C9B] = bytes(len(block))
     avif = _encoded("AVIF", exif=placeholder.tobytes())
-    place = avif.rindex(b"II*\0") if b"II*\0" in avif else avif.rindex(b"MM\0*")
-    return avif[:place] + block[: len(avif) - place] + avif[place + len(block) :]
+    position = avif.rindex(b"II*\0") if b"II*\0" in avif else avif.rindex(b"MM\0*")
+    return (
+        avif[:position] + block[: len(avif) - position] + avif[position + len(block) :]
+    )
 
 
 def png_of_overlapping_tags(random, size):
@@ -176,8 +178,8 @@ def _chunk(kind, content):
 
 def _png_with(chunks, after=False):
     png = _encoded("PNG")
-    place = png.index(b"IEND" if after else b"IDAT") - 4
-    return png[:place] + chunks + png[place:]
+    position = png.index(b"IEND" if after else b"IDAT") - 4
+    return png[:position] + chunks + png[position:]
 
 
 def tiff_of_overlapping_tags(random, size):
@@ -255,11 +257,11 @@ def gif_of_disposal(random, size):
     width, height = _sides(random)
     gif = bytearray(_encoded("GIF", (512, 512), "P"))
     gif[6:10] = struct.pack("<HH", width, height)
-    place = gif.index(b",\0\0\0\0")
+    position = gif.index(b",\0\0\0\0")
     if random.random() < 0.5:
-        gif[place + 5 : place + 9] = struct.pack("<HH", width, height)
+        gif[position + 5 : position + 9] = struct.pack("<HH", width, height)
     control = b"!\xf9\x04" + bytes([int(random.integers(32)) * 4 + 1, 0, 0, 0, 0])
-    return bytes(gif[:place]) + control + bytes(gif[place:]) + bytes(20_000)
+    return bytes(gif[:position]) + control + bytes(gif[position:]) + bytes(20_000)
 
 
 def bitmap_of_many_pixels(random, size):
@@ -319,12 +321,12 @@ def jpeg_of_arithmetic_scans(random, size):
 def _tiff(tags, content=b"", start=None):
     """Return a TIFF; values of several numbers are after the directory."""
     tags = sorted(tags)
-    place = start or 8 + 2 + 12 * len(tags) + 4
+    offset = start or 8 + 2 + 12 * len(tags) + 4
     entries, behind = b"", b""
     for tag, kind, values in tags:
         packed = struct.pack(f"<{len(values)}{'H' if kind == 3 else 'I'}", *values)
         if len(packed) > 4:
-            where, behind = place + len(behind), behind + packed
+            where, behind = offset + len(behind), behind + packed
             packed = struct.pack("<I", where)
         entries += struct.pack("<HHI", tag, kind, len(values)) + packed.ljust(4, b"\0")
     head = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4)
@@ -455,8 +457,8 @@ def _box(kind, content, version=None, flags=0):
 def _coded(sides=(64, 64)):
     """Return the stream of AV1 of an image, and the box that describes it."""
     avif = _encoded("AVIF", sides, speed=10)
-    place = avif.index(b"av1C")
-    return avif[avif.index(b"mdat") + 4 :], avif[place - 4 : place + 8]
+    position = avif.index(b"av1C")
+    return avif[avif.index(b"mdat") + 4 :], avif[position - 4 : position + 8]
 
 
 def _avif(items, references=(), sides=(64, 64), cell=None):
@@ -467,7 +469,7 @@ def _avif(items, references=(), sides=(64, 64), cell=None):
     properties = _box(b"ispe", struct.pack(">II", *sides), 0)
     properties += _box(b"ispe", struct.pack(">II", *(cell or sides)), 0)
     properties += _box(b"pixi", b"\3\10\10\10", 0) + _coded()[1]
-    shown = _box(b"pitm", struct.pack(">H", 1), 0)
+    primary = _box(b"pitm", struct.pack(">H", 1), 0)
     names = b"".join(
         _box(b"infe", struct.pack(">HH4sB", n, 0, kind, 0), 2)
         for n, (kind, _) in enumerate(items, 1)
@@ -492,7 +494,7 @@ def _avif(items, references=(), sides=(64, 64), cell=None):
             for n, (_, content) in enumerate(items, 1)
         )
         table = struct.pack(">HH", 0x4400, len(items)) + table
-        inner = handler + shown + _box(b"iloc", table, 0) + information
+        inner = handler + primary + _box(b"iloc", table, 0) + information
         return _box(b"meta", inner + _box(b"iprp", shape) + links, 0)
 
     start = len(head) + len(meta(0)) + 8
@@ -520,15 +522,15 @@ def avif_of_grid_cells(random, size):
     """A grid whose cells are one image, or are larger than the grid."""
     if random.random() < 0.5:
         rows = columns = int(random.choice([4, 32, 63, 100, 240]))
-        side, shown = 64, 64 * rows
+        side, output = 64, 64 * rows
     else:
         rows = columns = 1
-        side, shown = int(random.choice([2_048, 8_192])), 64
+        side, output = int(random.choice([2_048, 8_192])), 64
     stream, _ = _coded((side, side))
-    items = [(b"grid", _grid(rows, columns, shown, shown))]
+    items = [(b"grid", _grid(rows, columns, output, output))]
     items += [(b"av01", stream)] * (rows * columns)
     cells = _references(b"dimg", 1, range(2, rows * columns + 2))
-    return _avif(items, [cells], (shown, shown), (side, side)) + bytes(20_000)
+    return _avif(items, [cells], (output, output), (side, side)) + bytes(20_000)
 
 
 def avif_of_large_frames(random, size):
@@ -544,8 +546,8 @@ def avif_of_frames(random, size):
     side = int(random.choice([64, 1_024, 4_096]))
     stream, _ = _coded((side, side))
     # The frame follows the delimiter and the header of the sequence.
-    place = 2 + 2 + stream[3]
-    repeated = stream + stream[place:] * int(random.choice([10, 100, 1_000]))
+    position = 2 + 2 + stream[3]
+    repeated = stream + stream[position:] * int(random.choice([10, 100, 1_000]))
     return _avif([(b"av01", repeated)], sides=(side, side))
 
 
@@ -569,13 +571,13 @@ def avif_of_samples(random, size):
 def avif_of_properties(random, size):
     """Items that have the same properties many times."""
     avif = bytearray(_avif([(b"av01", _coded()[0])]))
-    place = avif.index(b"ipma")
+    position = avif.index(b"ipma")
     count = min(size // 258, 60_000)
     more = b"".join(struct.pack(">HB", n + 2, 255) + b"\1" * 255 for n in range(count))
-    table = struct.pack(">I", 1 + count) + avif[place + 12 : place + 18] + more
+    table = struct.pack(">I", 1 + count) + avif[position + 12 : position + 18] + more
     box = _box(b"ipma", table, 0)
     added = len(box) - 22
-    avif[place - 4 : place + 18] = box
+    avif[position - 4 : position + 18] = box
     for kind in (b"iprp", b"meta"):
         where = avif.index(kind) - 4
         length = int.from_bytes(avif[where : where + 4])

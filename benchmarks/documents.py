@@ -245,23 +245,23 @@ def mutated(random, text, times):
     how, piece = "none", ""
     for _ in range(times):
         pieces = _PIECES.split(text)
-        place = int(random.integers(len(pieces)))
+        index = int(random.integers(len(pieces)))
         how = ("without", "twice", "moved", "inserted", "cut", "joined")[
             int(random.integers(6))
         ]
-        piece = pieces[place]
+        piece = pieces[index]
         if how in ("without", "moved"):
-            pieces[place] = ""
+            pieces[index] = ""
         if how in ("twice", "moved"):
             pieces.insert(int(random.integers(len(pieces))), piece)
         if how == "inserted":
             piece = _INSERTED[int(random.integers(len(_INSERTED)))]
-            pieces.insert(place, piece)
+            pieces.insert(index, piece)
         if how == "cut":
             middle = int(random.integers(len(piece) + 1))
-            pieces[place] = piece[:middle]
+            pieces[index] = piece[:middle]
         if how == "joined":
-            pieces[place : place + 2] = ["".join(pieces[place : place + 2]).strip()]
+            pieces[index : index + 2] = ["".join(pieces[index : index + 2]).strip()]
         text = "".join(pieces)
     return text, f"{how} {piece[:20]!r}"
 
@@ -281,9 +281,9 @@ def mutated_files(random, files):
             errors = "replace" if encoding == "windows-1252" else "surrogatepass"
             content = text.encode(encoding, errors)
         if random.random() < 0.1:
-            place = int(random.integers(len(content) + 1))
+            position = int(random.integers(len(content) + 1))
             if not encoding.startswith("utf-16"):
-                content = content[:place] + b"\xff\xc3" + content[place:]
+                content = content[:position] + b"\xff\xc3" + content[position:]
         yield f"{name}, {encoding}, {how}", name, content
 
 
@@ -478,16 +478,16 @@ def failures(content, kind, translator):
 
 def _keeps_the_rest(text, translated, kind):
     """Return whether a translation has the stretches between the runs, in order."""
-    place, end = 0, 0
+    position, end = 0, 0
     for run in sorted(runs_of(text, kind), key=lambda x: (x.start, -x.end)):
         if run.start < end:
             # It is inside of a unit.
             continue
         stretch = text[end : run.start]
-        begin = translated.find(stretch, place) if end else 0
+        begin = translated.find(stretch, position) if end else 0
         if begin < 0 or translated[begin : begin + len(stretch)] != stretch:
             return False
-        place, end = begin + len(stretch), run.end
+        position, end = begin + len(stretch), run.end
     return translated.endswith(text[end:])
 
 

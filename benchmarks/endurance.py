@@ -260,14 +260,14 @@ def interruptions(count, seed):
             counts = collections.Counter()
             tried = -(-count // len(every))
             for _ in range(tried):
-                with tempfile.TemporaryDirectory(dir=folder) as place:
-                    path = _prepared(folder, Path(place), written)
+                with tempfile.TemporaryDirectory(dir=folder) as run_folder:
+                    path = _prepared(folder, Path(run_folder), written)
                     line = program, [*arguments, *path]
                     fault = _interrupt(random, line, times[title])
                     code, _, output, error = interrupted(*line)
-                    content = _content(Path(place), written, output)
-                    left = [str(x) for x in Path(place).rglob(".part-*")]
-                    left += [str(x) for x in Path(place).rglob(".old-*")]
+                    content = _content(Path(run_folder), written, output)
+                    left = [str(x) for x in Path(run_folder).rglob(".part-*")]
+                    left += [str(x) for x in Path(run_folder).rglob(".old-*")]
                 if fault or code or left:
                     counts["tracebacks"] += 1
                     print(f"{title}: {fault}{error}{left}", file=sys.stderr)
@@ -293,25 +293,25 @@ def _interrupt(random, line, seconds):
     return None
 
 
-def _prepared(folder, place, written):
+def _prepared(folder, run_folder, written):
     """Return the arguments for the output of a command, in a folder.
 
     A model that the command changes is copied to it.
     """
     if written == "calibrated":
         model = folder / "undisturbed" / "nmt-model" / "model"
-        shutil.copytree(model, place / written)
-    return [] if written is None else [place / written]
+        shutil.copytree(model, run_folder / written)
+    return [] if written is None else [run_folder / written]
 
 
-def _content(place, written, output):
+def _content(run_folder, written, output):
     """Return what a command has written, as far as it should always be the same.
 
     A SavedModel has a fingerprint of its own in every export.
     """
     if written is None:
         return output
-    path = place / written
+    path = run_folder / written
     if written == "served":
         return sorted(str(x.relative_to(path)) for x in path.rglob("*"))
     if (path / "model").is_dir():

@@ -104,22 +104,22 @@ def main():
         folder, package = f"{temporary}/model", f"{temporary}/model.argosmodel"
         chosen = ["--model", arguments.model]
         assert nmt(["export", folder, "--format", "ctranslate2", *chosen]) == 0
-        given = folder, lines, 4
+        inputs = folder, lines, 4
         expected = raw(beam_size=4)
         rows = {
             "CTranslate2, float32": (
-                run(sys.executable, CTRANSLATE2, [*given, "float32"]),
+                run(sys.executable, CTRANSLATE2, [*inputs, "float32"]),
                 expected,
             ),
             "CTranslate2, int8": (
-                run(sys.executable, CTRANSLATE2, [*given, "int8"]),
+                run(sys.executable, CTRANSLATE2, [*inputs, "int8"]),
                 expected,
             ),
         }
         if arguments.argostranslate:
             pair = ["--pair", arguments.pair]
             assert nmt(["export", package, *pair, *chosen]) == 0
-            given = package, lines, *arguments.pair.split("-")
+            inputs = package, lines, *arguments.pair.split("-")
             folders = {
                 name: f"{temporary}/{name}"
                 for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
@@ -128,7 +128,7 @@ def main():
             # By default, it chooses the fastest precision of the processor.
             for precision in ("float32", "auto"):
                 options = {**folders, "ARGOS_COMPUTE_TYPE": precision}
-                texts = run(arguments.argostranslate, ARGOS, given, **options)
+                texts = run(arguments.argostranslate, ARGOS, inputs, **options)
                 rows[f"Argos Translate, {precision}"] = texts, expected
         expected = ours()
         fast = CTranslate2Translator.from_preset(arguments.model)

@@ -88,14 +88,14 @@ def is_replaced(glossary, plain, translated):
     The own word is that of the plain translation which is aligned with the source of
     the term. It must occur less often than there.
     """
-    ((place, term),) = [
-        (place, glossary[word])
-        for place, text in enumerate(plain.source_words)
+    ((word_index, term),) = [
+        (word_index, glossary[word])
+        for word_index, text in enumerate(plain.source_words)
         for word in words(text.lower())
         if word in glossary
     ]
     before, after = words(plain.text), words(translated.text)
-    (aligned,) = aligned_words(plain.weights, {place})
+    (aligned,) = aligned_words(plain.weights, {word_index})
     replaced = words(plain.words[aligned])
     is_gone = replaced == [term] or all(
         after.count(x) < before.count(x) for x in replaced

@@ -649,8 +649,8 @@ def main():
             where = (result.get("row"), result.get("precision"))
             due.discard(where)
             if "error" in result:
-                place = [backend, *where, result.get("whose")]
-                notes.append(f"{', '.join(filter(None, place))}: {result['error']}")
+                group = [backend, *where, result.get("whose")]
+                notes.append(f"{', '.join(filter(None, group))}: {result['error']}")
             else:
                 milliseconds[*where, backend, result["whose"]] = result["milliseconds"]
         notes += [f"{backend}, {row}, {x}: not run" for row, x in sorted(due)]

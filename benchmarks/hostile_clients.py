@@ -419,8 +419,8 @@ def learn(server, work):
     """Ask for the results of the ordinary requests, one after the other."""
     connection = server.connect()
     for i, (headers, body, _) in enumerate(work.ordinary):
-        given = {**headers, "authorization": f"Bearer {server.keys[0]}"}
-        connection.request("POST", work.path, body, given)
+        with_key = {**headers, "authorization": f"Bearer {server.keys[0]}"}
+        connection.request("POST", work.path, body, with_key)
         result = work.result(json.loads(connection.getresponse().read()))
         assert isinstance(result, str), result
         work.ordinary[i] = headers, body, result

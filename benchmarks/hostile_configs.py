@@ -133,16 +133,16 @@ def mutated(random, content):
     how = []
     for _ in range(int(random.choice([1, 1, 1, 2, 5]))):
         entries = list(_places(content))
-        path, place, key = entries[random.integers(len(entries))]
+        path, parent, key = entries[random.integers(len(entries))]
         kind = random.random()
         if kind < 0.1:
-            del place[key]
+            del parent[key]
             how.append(f"without {path}")
-        elif kind < 0.2 and isinstance(place, dict):
+        elif kind < 0.2 and isinstance(parent, dict):
             name = str(
                 random.choice(["", "x", "__class__", "digest", "\ud800", key * 2])
             )
-            place[name] = place.pop(key)
+            parent[name] = parent.pop(key)
             how.append(f"{path} as {name!r}")
         else:
             name = str(random.choice(list(VALUES)))
@@ -152,7 +152,7 @@ def mutated(random, content):
                 value, name = _Raw("[" * depth + "]" * depth), f"a list {depth} deep"
             elif name == "the same object":
                 value = copy.deepcopy(content)
-            place[key] = value
+            parent[key] = value
             how.append(f"{path} is {name}")
     return ", ".join(how), _text(content)
 

@@ -16,27 +16,29 @@ TABLE = 2
 
 def decoded(message):
     """Return the fields of a message, in order; others than integers are bytes."""
-    fields, place = [], 0
-    while place < len(message):
-        key, place = _number(message, place)
+    fields, position = [], 0
+    while position < len(message):
+        key, position = _number(message, position)
         if key % 8 == 0:
-            value, place = _number(message, place)
+            value, position = _number(message, position)
         else:
-            length, place = (4, place) if key % 8 == 5 else _number(message, place)
-            value = message[place : place + length]
-            place += length
+            length, position = (
+                (4, position) if key % 8 == 5 else _number(message, position)
+            )
+            value = message[position : position + length]
+            position += length
         fields.append((key // 8, value))
     return fields
 
 
-def _number(message, place):
+def _number(message, position):
     value = shift = 0
     while True:
-        byte = message[place]
+        byte = message[position]
         value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 128:
-            return value, place
+            return value, position
 
 
 def encoded(fields):
@@ -93,8 +95,8 @@ def _with_table(random, fields):
 def _with_pieces(random, fields):
     indices = [n for n, (number, _) in enumerate(fields) if number == PIECE]
     count = int(random.choice([1, 10, 300]))
-    for place in random.choice(indices, count, replace=False):
-        inner = dict(decoded(fields[place][1]))
+    for index in random.choice(indices, count, replace=False):
+        inner = dict(decoded(fields[index][1]))
         what = random.integers(4)
         if what == 0:
             line = next(mutated_inputs.hostile_lines(random))[1]
@@ -105,15 +107,15 @@ def _with_pieces(random, fields):
             inner[3] = int(random.integers(0, 8))
         else:
             inner[2] = float(np.float32(random.choice([np.nan, np.inf, -np.inf, 1e38])))
-        fields[place] = PIECE, list(inner.items())
+        fields[index] = PIECE, list(inner.items())
     return f"{count} pieces, the last with {what}", encoded(fields)
 
 
 def _with_bytes(random, fields):
     """Replace a byte of some texts: what is not UTF-8 then is no string in Python."""
     count = int(random.choice([1, 10, 300]))
-    for place in random.integers(len(fields), size=count):
-        number, value = fields[place]
+    for index in random.integers(len(fields), size=count):
+        number, value = fields[index]
         inner = decoded(value) if isinstance(value, bytes) else []
         texts = [n for n, (_, x) in enumerate(inner) if isinstance(x, bytes) and x]
         if not texts:
@@ -122,7 +124,7 @@ def _with_bytes(random, fields):
         changed = bytearray(text)
         changed[random.integers(len(changed))] = random.integers(128, 256)
         inner = [(n, bytes(changed) if n == field else x) for n, x in inner]
-        fields[place] = number, inner
+        fields[index] = number, inner
     return f"{count} texts with another byte", encoded(fields)
 
 

@@ -40,14 +40,14 @@ def main():
         for _, runtime, count in itertools.product(
             range(options.rounds), options.runtimes, counts
         ):
-            given = [
+            command = [
                 "--input",
                 f"{folder}/{count}.txt",
                 "--output",
                 f"{folder}/out.txt",
             ]
-            given += ["--model", options.model, "--runtime", runtime]
-            measured = process("nmt", "translate", *given)[: len(KINDS)]
+            command += ["--model", options.model, "--runtime", runtime]
+            measured = process("nmt", "translate", *command)[: len(KINDS)]
             runs.setdefault((runtime, count), []).append(measured)
     sizes = " | ".join(f"{count:,} sentences" for count in counts)
     print(f"| runtime | | {sizes} | further ones a second |")

@@ -114,21 +114,21 @@ def mutated_bytes(random, content):
     """Return a description and the content after one mutation, or none."""
     how = str(random.choice(KINDS))
     changed = bytearray(content)
-    place = int(random.integers(len(changed)))
+    position = int(random.integers(len(changed)))
     count = int(random.integers(1, 64))
     if how == "cut":
-        changed = changed[:place]
+        changed = changed[:position]
     elif how == "flip":
         for _ in range(count):
             changed[random.integers(len(changed))] ^= 1 << random.integers(8)
     elif how == "drop":
-        del changed[place : place + count]
+        del changed[position : position + count]
     elif how == "repeat":
-        changed[place:place] = changed[place : place + count] * 50
+        changed[position:position] = changed[position : position + count] * 50
     elif how == "number":
         # Sizes and offsets are mostly in the first bytes.
-        place = int(random.integers(min(len(changed), 64)))
-        changed[place : place + 4] = random.bytes(4)
+        position = int(random.integers(min(len(changed), 64)))
+        changed[position : position + 4] = random.bytes(4)
     elif how == "huge" and content.startswith(b"\x89PNG"):
         header = changed[12:29]
         header[4:12] = int(random.choice([1, 70_000, 170_000_000])).to_bytes(
@@ -240,18 +240,18 @@ def mutated_text(random, content):
         return how, json.dumps(value).encode()
     except ValueError:
         lines = content.split(b"\n")
-    place = int(random.integers(len(lines)))
-    line = lines[place]
+    number = int(random.integers(len(lines)))
+    line = lines[number]
     if line.startswith(b"{") and random.random() < 0.7:
         how, value = mutated_json(random, json.loads(line))
-        lines[place] = json.dumps(value).encode()
-        return f"line {place}, {how}", b"\n".join(lines)
+        lines[number] = json.dumps(value).encode()
+        return f"line {number}, {how}", b"\n".join(lines)
     _, hostile = next(hostile_lines(random))
     parts = ("\0", ",", '"', "\t", "\r", "../", "/", "\ud800", "x" * 10_000, hostile)
     part = parts[random.integers(len(parts))].encode("utf-8", "surrogatepass")
     column = int(random.integers(len(line) + 1))
-    lines[place] = line[:column] + part + line[column:]
-    return f"line {place} with {part[:20]!r}", b"\n".join(lines)
+    lines[number] = line[:column] + part + line[column:]
+    return f"line {number} with {part[:20]!r}", b"\n".join(lines)
 
 
 def mutated_json(random, value):
@@ -260,16 +260,16 @@ def mutated_json(random, value):
     inner = value
     while isinstance(inner, dict | list) and inner:
         keys = list(inner) if isinstance(inner, dict) else range(len(inner))
-        place, key = inner, keys[random.integers(len(keys))]
+        parent, key = inner, keys[random.integers(len(keys))]
         path.append(str(key))
-        inner = place[key]
+        inner = parent[key]
         if random.random() < 0.1:
             break
     if random.random() < 0.2:
-        del place[key]
+        del parent[key]
         return f"without {'.'.join(path)}", value
-    place[key] = WRONG[random.integers(len(WRONG))]
-    return f"{'.'.join(path)} {str(place[key])[:20]}", value
+    parent[key] = WRONG[random.integers(len(WRONG))]
+    return f"{'.'.join(path)} {str(parent[key])[:20]}", value
 
 
 def mutated_config(random, text):
@@ -277,17 +277,17 @@ def mutated_config(random, text):
     config = json.loads(text)
     if random.random() < 0.05:
         return "nested 200,000 deep", "[" * 200_000 + "]" * 200_000
-    place, path = config, []
-    while isinstance(place, dict) and place:
-        key = str(random.choice(list(place)))
+    parent, path = config, []
+    while isinstance(parent, dict) and parent:
+        key = str(random.choice(list(parent)))
         path.append(key)
-        if not isinstance(place[key], dict) or random.random() < 0.2:
+        if not isinstance(parent[key], dict) or random.random() < 0.2:
             break
-        place = place[key]
+        parent = parent[key]
     name = ".".join(path)
     if random.random() < 0.15:
-        del place[path[-1]]
+        del parent[path[-1]]
         return f"without {name}", json.dumps(config)
     value = WRONG[random.integers(len(WRONG))]
-    place[path[-1]] = value
+    parent[path[-1]] = value
     return f"{name} {str(value)[:20]}", json.dumps(config)

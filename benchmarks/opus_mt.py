@@ -538,8 +538,8 @@ def training(task):
                 "epochs": 1,
                 "batch-tokens": tokens,
             }
-            given = [x for name, value in options.items() for x in (f"--{name}", value)]
-            seconds, memory = run_alone(workers.program("nmt", "train", *given))
+            flags = [x for name, value in options.items() for x in (f"--{name}", value)]
+            seconds, memory = run_alone(workers.program("nmt", "train", *flags))
         print(
             f"| {tokens:,} | {task['pairs']:,} | {seconds:.0f} "
             f"| {memory / 1e9:.1f} GB |",

@@ -303,26 +303,26 @@ class Models:
     def answer(self, item):
         path, content = item
         with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder) / "model"
+            model = Path(folder) / "model"
             if path.suffix == ".tflite":
-                place = place.with_suffix(".tflite")
-                place.write_bytes(content)
-                return self.result(place, path.stem)
-            shutil.copytree(path.parent, place)
-            (place / path.name).write_bytes(content)
-            return self.result(place, path.parent.name)
+                model = model.with_suffix(".tflite")
+                model.write_bytes(content)
+                return self.result(model, path.stem)
+            shutil.copytree(path.parent, model)
+            (model / path.name).write_bytes(content)
+            return self.result(model, path.parent.name)
 
-    def result(self, place, name):
+    def result(self, model, name):
         """Use the damaged copy of a model."""
         from keras_attention_apps.captioner import Captioner, LiteCaptioner
         from keras_attention_apps.nmt import LiteTranslator, Translator
 
-        is_lite = place.suffix == ".tflite"
+        is_lite = model.suffix == ".tflite"
         if name.endswith("captioner"):
             kind = LiteCaptioner if is_lite else Captioner
-            return kind.from_preset(place).caption(PHOTO).text
+            return kind.from_preset(model).caption(PHOTO).text
         kind = LiteTranslator if is_lite else Translator
-        return kind.from_preset(place).translate("A dog runs.").text
+        return kind.from_preset(model).translate("A dog runs.").text
 
 
 class Configs:
@@ -363,24 +363,24 @@ class Configs:
 
         name, text = item
         with tempfile.TemporaryDirectory() as folder:
-            place = Path(folder) / "model"
+            model = Path(folder) / "model"
             if name.endswith(".tflite"):
-                place = place.with_suffix(".tflite")
-                self.write_lite(Path(name), text, place)
-                return LiteTranslator.from_preset(place).translate("A dog.").text
-            shutil.copytree(self.folder / name, place)
-            (place / "config.json").write_text(text, encoding="utf-8")
+                model = model.with_suffix(".tflite")
+                self.write_lite(Path(name), text, model)
+                return LiteTranslator.from_preset(model).translate("A dog.").text
+            shutil.copytree(self.folder / name, model)
+            (model / "config.json").write_text(text, encoding="utf-8")
             if name in hostile_configs.TRANSLATORS:
-                return Translator.from_preset(place).translate("A dog.").text
-            return Captioner.from_preset(place).caption(PHOTO).text
+                return Translator.from_preset(model).translate("A dog.").text
+            return Captioner.from_preset(model).caption(PHOTO).text
 
-    def write_lite(self, path, text, place):
+    def write_lite(self, path, text, model):
         """Write a LiteRT file with other metadata, which need not be JSON."""
         from keras_attention_apps.common.litert import METADATA, read_model_file
 
         metadata, files = read_model_file(path, "translator")
-        place.write_bytes(path.read_bytes()[: metadata["model_bytes"]])
-        with zipfile.ZipFile(place, "a") as archive:
+        model.write_bytes(path.read_bytes()[: metadata["model_bytes"]])
+        with zipfile.ZipFile(model, "a") as archive:
             for name, content in {**files, METADATA: text.encode()}.items():
                 archive.writestr(name, content)
 

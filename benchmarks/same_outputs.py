@@ -248,13 +248,13 @@ def attention_case(make, masks, policy, training, form):
     value = random(BATCH, POSITIONS, VALUE_DEPTH)
     if form == "same depth":
         query, value = query[..., :SAME_DEPTH], random(BATCH, POSITIONS, QUERY_DEPTH)
-    given = masks_of(masks)
+    masks_by_name = masks_of(masks)
     if form == "one query":
         query = query[:, 0]
-        given.pop("query_mask", None)
-        if "attention_mask" in given:
-            given["attention_mask"] = given["attention_mask"][:, 0]
-        given = {name: given[name] for name in given}
+        masks_by_name.pop("query_mask", None)
+        if "attention_mask" in masks_by_name:
+            masks_by_name["attention_mask"] = masks_by_name["attention_mask"][:, 0]
+        masks_by_name = {name: masks_by_name[name] for name in masks_by_name}
     options = {"return_attention_scores": True}
     if form == "context only":
         options = {}
@@ -264,7 +264,7 @@ def attention_case(make, masks, policy, training, form):
         options |= {"use_causal_mask": True}
 
     def call(query, value):
-        return layer(query, value, training=training, **given, **options), layer
+        return layer(query, value, training=training, **masks_by_name, **options), layer
 
     return evaluated(call, query, value)
 
@@ -273,13 +273,13 @@ def self_attention_case(make, masks, policy, training, form):
     layer = make(dtype=policy)
     length = 11
     x = random(BATCH, length, SAME_DEPTH)
-    given = {}
+    step_masks = {}
     if masks == "mask":
-        given = {"mask": mask(BATCH, length)}
+        step_masks = {"mask": mask(BATCH, length)}
     elif masks == "attention mask":
-        given = {"attention_mask": mask(BATCH, length, length)}
+        step_masks = {"attention_mask": mask(BATCH, length, length)}
     elif masks == "head mask":
-        given = {"attention_mask": mask(BATCH, HEADS, length, length)}
+        step_masks = {"attention_mask": mask(BATCH, HEADS, length, length)}
     options = {"return_attention_scores": True}
     if form == "context only":
         options = {}
@@ -287,7 +287,7 @@ def self_attention_case(make, masks, policy, training, form):
         options = {"return_details": True}
 
     def call(x):
-        return layer(x, training=training, **given, **options), layer
+        return layer(x, training=training, **step_masks, **options), layer
 
     return evaluated(call, x)
 
@@ -304,11 +304,11 @@ def cache_case(make, policy, masked, shared, several):
         results, first = [], 0
         for size in (2, 1, 1) if several else (1, 1, 1, 1):
             part = x[:, first : first + size] if several else x[:, first]
-            given = {}
+            masks = {}
             if masked and several:
-                given = {"mask": step_mask[:, first : first + size]}
+                masks = {"mask": step_mask[:, first : first + size]}
             *outputs, cache = layer(
-                part, cache=cache, return_attention_scores=True, **given
+                part, cache=cache, return_attention_scores=True, **masks
             )
             results += outputs
             first += size
@@ -320,32 +320,32 @@ def cache_case(make, policy, masked, shared, several):
 def axes_case(make, axes, policy, masked, details):
     layer = make(dtype=policy, attention_axes=axes)
     x = random(BATCH, 3, 4, 5, SAME_DEPTH)
-    given = {"query_mask": mask(BATCH, 3, 4, 5)} if masked else {}
+    masks = {"query_mask": mask(BATCH, 3, 4, 5)} if masked else {}
 
     def call(x):
-        return layer(x, return_attention_scores=details, **given), layer
+        return layer(x, return_attention_scores=details, **masks), layer
 
     return evaluated(call, x)
 
 
 def pooling_case(make, policy, training, masked):
     layer = make(dtype=policy)
-    given = {"value_mask": mask(BATCH, POSITIONS)} if masked else {}
+    masks = {"value_mask": mask(BATCH, POSITIONS)} if masked else {}
 
     def call(value):
-        return layer(value, return_details=True, training=training, **given), layer
+        return layer(value, return_details=True, training=training, **masks), layer
 
     return evaluated(call, random(BATCH, POSITIONS, VALUE_DEPTH))
 
 
 def decoder_case(make, policy, training, masked):
     layer = ka.AttentionDecoder(make(policy), dtype=policy)
-    given = {}
+    masks = {}
     if masked:
-        given = {"inputs_mask": mask(BATCH, 4), "value_mask": mask(BATCH, POSITIONS)}
+        masks = {"inputs_mask": mask(BATCH, 4), "value_mask": mask(BATCH, POSITIONS)}
 
     def call(words, value):
-        return layer(words, value, training=training, **given), layer
+        return layer(words, value, training=training, **masks), layer
 
     return evaluated(call, random(BATCH, 4, 7), random(BATCH, POSITIONS, VALUE_DEPTH))
 

@@ -35,12 +35,14 @@ def translated(path, options):
     """Return the translations of a file, and the seconds that they took."""
     seconds = []
     for lines in (1, None):
-        given = path
+        input_file = path
         if lines:
-            given = path.with_suffix(".start")
-            given.write_text(path.read_text("utf-8").split("\n")[0] + "\n", "utf-8")
+            input_file = path.with_suffix(".start")
+            input_file.write_text(
+                path.read_text("utf-8").split("\n")[0] + "\n", "utf-8"
+            )
         begin = time.perf_counter()
-        command = workers.program("nmt", "translate", "--input", given, *options)
+        command = workers.program("nmt", "translate", "--input", input_file, *options)
         process = subprocess.run(command, capture_output=True, check=True)
         seconds.append(time.perf_counter() - begin)
     return process.stdout.decode().split("\n")[:-1], seconds[1] - seconds[0]

@@ -692,8 +692,8 @@ def main():
             if set(candidates) & set(ONNX):
                 # Its file has the subwords and the lengths of the searches.
                 precisions = sorted({*precisions, "int8"})
-            given = arguments.model, arguments.text, folder, precisions
-            task, network, pieces = real_task(*given)
+            inputs = arguments.model, arguments.text, folder, precisions
+            task, network, pieces = real_task(*inputs)
         else:
             task, network = random_task(arguments.attention), None
             pieces = [str(i) for i in range(VOCABULARY)]

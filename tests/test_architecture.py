@@ -307,8 +307,8 @@ def test_every_data_file_is_installed():
             home = next(x for x in path.parents if (x / "__init__.py").exists())
             parts = home.relative_to(folder).parts
             name = path.relative_to(home)
-            given = patterns.get(".".join([package, *parts]), "").split()
-            if not any(name.match(pattern) for pattern in given):
+            suffixes = patterns.get(".".join([package, *parts]), "").split()
+            if not any(name.match(pattern) for pattern in suffixes):
                 missing.append(str(path))
 
     assert missing == []

@@ -20,7 +20,7 @@ def test_every_combination_is_covered_by_fewer_rows_than_the_product(strength):
     assert len(set(rows)) == len(rows) < 3 * 2 * 3 * 2
     for covered, size in ((quick_rows(parameters), strength), (rows, strength + 1)):
         for chosen in itertools.combinations(range(4), size):
-            covered_values = {tuple(row[place] for place in chosen) for row in covered}
+            covered_values = {tuple(row[axis] for axis in chosen) for row in covered}
             assert covered_values == set(itertools.product(*(axes[x] for x in chosen)))
     marks = [mark for p in parameters for mark in p.marks]
     assert marks == [pytest.mark.exhaustive] * (len(rows) - len(quick_rows(parameters)))

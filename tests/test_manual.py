@@ -116,9 +116,9 @@ def test_notebooks_become_pages(tmp_path):
 class Page:
     """A page of the manual, as far as the hooks look at it."""
 
-    def __init__(self, place):
+    def __init__(self, path):
         self.file = self
-        self.src_uri = place
+        self.src_uri = path
 
 
 def without_code(page):
@@ -225,8 +225,8 @@ def test_the_page_of_the_browser_takes_the_place_of_its_picture(tmp_path, monkey
 
     (tmp_path / "browser" / "models").mkdir(parents=True)
     (tmp_path / "browser" / "index.html").write_text("the page")
-    shown = pages.on_post_page(html, Page("index.md"), None)
-    assert shown == f"<h1>Home</h1>{pages.LIVE}<p>More</p>"
+    page = pages.on_post_page(html, Page("index.md"), None)
+    assert page == f"<h1>Home</h1>{pages.LIVE}<p>More</p>"
     pages.on_post_build(config)
     assert (tmp_path / "site" / "browser" / "index.html").read_text() == "the page"
 

@@ -26,9 +26,9 @@ def installation(tmp_path_factory):
     """A folder of packages without TensorFlow and Keras, for `PYTHONPATH`."""
     folder = tmp_path_factory.mktemp("site")
     for name in INSTALLED:
-        place = place_of(name)
-        if place:
-            (folder / name).symlink_to(place)
+        origin = place_of(name)
+        if origin:
+            (folder / name).symlink_to(origin)
     return folder
 
 
@@ -64,8 +64,8 @@ def test_the_page_runs(installation, tmp_path, heading):
     presets = ROOT / "apps" / "keras_attention_apps" / "captioner" / "presets"
     (tmp_path / "my.tflite").symlink_to(presets / "flickr8k-coco-ensemble/model.tflite")
     (program,) = blocks(PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0])
-    shown = "\nprint(caption if isinstance(caption, list) else caption.text)"
-    done = run(installation, program + shown, tmp_path)
+    print_text = "\nprint(caption if isinstance(caption, list) else caption.text)"
+    done = run(installation, program + print_text, tmp_path)
     assert done.returncode == 0, done.stderr
     if heading == "Without this package":
         assert done.stdout.startswith("a man ")

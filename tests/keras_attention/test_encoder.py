@@ -117,8 +117,8 @@ def test_starts_with_the_states_it_is_given(rng, name):
 
     assert_equal(outputs, as_keras_does(cells, inputs, MASK, states))
     # A row without a valid step keeps its initial state.
-    last, given = ([x[2] for x in tree.flatten(y)] for y in (outputs[1:], states))
-    assert_close(last, given)
+    last, returned = ([x[2] for x in tree.flatten(y)] for y in (outputs[1:], states))
+    assert_close(last, returned)
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,10 @@ def test_later_words_do_not_change_earlier_steps_of_a_decoder(rng):
 def test_a_permutation_of_the_source_permutes_the_weights(make, rng):
     attention, query, value = make(), sequence(rng), sequence(rng, 9)
     order = rng.permutation(9)
-    given = {"return_attention_scores": True}
+    options = {"return_attention_scores": True}
 
-    context, weights = attention(query, value, **given)
-    permuted_context, permuted_weights = attention(query, value[:, order], **given)
+    context, weights = attention(query, value, **options)
+    permuted_context, permuted_weights = attention(query, value[:, order], **options)
 
     assert_close(permuted_context, context, 1e-5)
     assert_close(permuted_weights, numpy(weights)[..., order], 1e-5)

@@ -222,8 +222,8 @@ def test_sample_weights_of_maps_alone_may_have_one_more_axis():
     weights = np.array([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]])
     share = np.array([1.0, 2.0, 3.0])
 
-    for given in (share, share[:, None]):
-        value = value_of(PointingAccuracy(), (inside, weights, given))
+    for sample_weight in (share, share[:, None]):
+        value = value_of(PointingAccuracy(), (inside, weights, sample_weight))
         assert value == pytest.approx(1 / 6)
 
 

@@ -164,11 +164,11 @@ def test_title_is_the_sentence_unless_given(image):
     weights = one_hot((0, 0), (1, 2), (2, 4))
 
     sentence = attention_overlay(image, WORDS, weights)
-    given = attention_overlay(image, WORDS, weights, title="Caption", width=7.0)
+    figure = attention_overlay(image, WORDS, weights, title="Caption", width=7.0)
 
     assert sentence.get_suptitle() == "a dog runs"
-    assert given.get_suptitle() == "Caption"
-    assert given.get_figwidth() == 7
+    assert figure.get_suptitle() == "Caption"
+    assert figure.get_figwidth() == 7
 
 
 IMAGE_SHAPE = "image must have the shape (height, width, 3). Received: "

@@ -190,8 +190,8 @@ def archive(declared=None, **files):
             writer.writestr(name.replace("_", "."), content)
     content = bytearray(file.getvalue())
     if declared is not None:
-        place = content.rindex(b"PK\1\2") + 24
-        content[place : place + 4] = struct.pack("<I", declared)
+        position = content.rindex(b"PK\1\2") + 24
+        content[position : position + 4] = struct.pack("<I", declared)
     return bytes(content)
 
 

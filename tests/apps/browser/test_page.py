@@ -526,11 +526,11 @@ def test_the_keyboard_reaches_everything(browser, address):
         caption_sample(page)
         assert unreached(page) == []
         assert unnamed(page) == []
-        shown = "[...document.querySelectorAll('.layer')].map(x => x.className)"
-        before = page.evaluate(shown)
+        script = "[...document.querySelectorAll('.layer')].map(x => x.className)"
+        before = page.evaluate(script)
         page.locator("#captioner .words input:checked").focus()
         page.keyboard.press("ArrowLeft")
-        assert page.evaluate(shown) != before
+        assert page.evaluate(script) != before
 
         tab_to(page, "Photograph")
         page.keyboard.press("ArrowRight")

@@ -31,9 +31,9 @@ TRANSFORMER = dataclasses.replace(
 )
 
 
-def write_square(path, colour, place):
+def write_square(path, colour, corner):
     image = Image.new("RGB", (64, 64), "black")
-    image.paste(colour, (place, place, place + 32, place + 32))
+    image.paste(colour, (corner, corner, corner + 32, corner + 32))
     image.save(path)
 
 
@@ -73,10 +73,10 @@ def squares(tmp_path_factory):
     folder = tmp_path_factory.mktemp("squares")
     (folder / "Images").mkdir()
     lines, names = ["image,caption"], []
-    for place in (0, 8, 16, 32):
+    for corner in (0, 8, 16, 32):
         for colour in COLOURS:
-            name = f"{colour}-{place}.png"
-            write_square(folder / "Images" / name, colour, place)
+            name = f"{colour}-{corner}.png"
+            write_square(folder / "Images" / name, colour, corner)
             lines += [f"{name},a {colour} square", f"{name},the square is {colour}"]
             names.append(name)
     (folder / "captions.txt").write_text("\n".join(lines))

@@ -18,8 +18,8 @@ from keras_attention_apps.common.models import update_sealed
 @pytest.fixture(scope="module")
 def calibrated(model_folder, squares, tmp_path_factory):
     """A captioner that is unsure of half of its captions."""
-    place = tmp_path_factory.mktemp("calibrated") / "tiny"
-    folder = shutil.copytree(model_folder, place)
+    model = tmp_path_factory.mktemp("calibrated") / "tiny"
+    folder = shutil.copytree(model_folder, model)
     assert main(["calibrate", str(folder), "--data", str(squares)]) == 0
     calibration = calibration_of(folder)
     calibration["threshold"] = calibration["quantiles"][5]
@@ -102,9 +102,9 @@ def test_the_help_says_what_the_default_model_is_for(monkeypatch, tmp_path, caps
         for command in ("caption", "web"):
             with pytest.raises(SystemExit):
                 main([command, "--help"])
-            shown = " ".join(capsys.readouterr().out.split())
+            output = " ".join(capsys.readouterr().out.split())
             line = "Default model: everyday photographs (flickr8k-coco-ensemble)."
-            assert (line in shown) == expected
+            assert (line in output) == expected
 
 
 @pytest.mark.exhaustive

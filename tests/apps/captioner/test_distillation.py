@@ -167,9 +167,9 @@ def test_images_without_captions_need_a_teacher(
     write(tmp_path / "red.jsonl", captions_of("red-8.png", "a square"))
     (tmp_path / "new").mkdir()
     (photographs / "blue-0.png").rename(tmp_path / "new/blue.png")
-    given = {"data": squares, "output": tmp_path / "run", "unlabelled": "new"}
-    given |= {"model.backbone": "SmallCNN", "backbone-weights": "none"}
-    assert main([*training(given), *options]) == 2
+    changes = {"data": squares, "output": tmp_path / "run", "unlabelled": "new"}
+    changes |= {"model.backbone": "SmallCNN", "backbone-weights": "none"}
+    assert main([*training(changes), *options]) == 2
     assert "unlabelled needs teacher_captions of its im" in capsys.readouterr().err
 
 

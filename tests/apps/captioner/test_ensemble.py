@@ -47,12 +47,12 @@ def test_probabilities_are_the_mean_and_maps_those_of_the_first(
         return np.exp(numpy(log_probs)[..., token_ids]), numpy(weights)
 
     both = Captioner.ensemble([captioner, transformer])
-    (mean, maps), (first, shown), (second, others) = (
+    (mean, maps), (first, overlay_maps), (second, others) = (
         first_step(model, "red") for model in (both, captioner, transformer)
     )
     np.testing.assert_allclose(mean, (first + second) / 2, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(maps, shown, rtol=1e-4, atol=1e-6)
-    assert not np.allclose(shown, others, atol=1e-4)
+    np.testing.assert_allclose(maps, overlay_maps, rtol=1e-4, atol=1e-6)
+    assert not np.allclose(overlay_maps, others, atol=1e-4)
 
 
 def test_members_on_disk_are_loaded_with_one_cnn_and_one_vocabulary(

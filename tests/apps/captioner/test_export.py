@@ -45,21 +45,21 @@ def test_a_served_preset_gives_the_captions_of_python(squares, tmp_path, capsys)
     paths = [str(path) for path in sorted((squares / "Images").iterdir())[:5]]
     command = [sys.executable, "-c", SERVE, served, *paths]
     done = subprocess.run(command, capture_output=True, cwd=tmp_path, check=True)
-    several, single = json.loads(done.stdout.splitlines()[-1])
+    batch, single = json.loads(done.stdout.splitlines()[-1])
 
     from keras_attention_apps.captioner.inference import Captioner
 
     expected = Captioner.from_preset("flickr8k-coco-soft", image_size=96).caption(paths)
-    assert several["caption"] == [caption.text for caption in expected]
-    assert single["caption"] == several["caption"][:1]
+    assert batch["caption"] == [caption.text for caption in expected]
+    assert single["caption"] == batch["caption"][:1]
     for row, caption in enumerate(expected):
         count = len(caption.words)
-        assert several["words"][row][:count] == caption.words
-        assert set(several["words"][row][count:]) <= {""}
-        attention = np.array(several["attention"][row])
+        assert batch["words"][row][:count] == caption.words
+        assert set(batch["words"][row][count:]) <= {""}
+        attention = np.array(batch["attention"][row])
         np.testing.assert_allclose(attention[:count], caption.weights, atol=1e-4)
         assert not attention[count:].any()
-        actual = several["log_probability"][row]
+        actual = batch["log_probability"][row]
         assert actual == pytest.approx(caption.log_probability, rel=1e-4)
 
 
@@ -95,13 +95,13 @@ def test_a_served_model_captions_like_python_and_takes_empty_batches(
     assert_close(actual["attention"][0, :count], expected.weights, 1e-4)
     # Three chunks, of which one has an image that cannot be read.
     file = path.read_bytes()
-    several = served.serve(tf.constant([file, file, b"text", file, file[:60]]))
-    captions = [text.decode() for text in several["caption"].numpy()]
+    batch = served.serve(tf.constant([file, file, b"text", file, file[:60]]))
+    captions = [text.decode() for text in batch["caption"].numpy()]
     assert captions == [expected.text, expected.text, "", expected.text, ""]
-    errors = [text.decode() for text in several["error"].numpy()]
+    errors = [text.decode() for text in batch["error"].numpy()]
     assert [bool(error) for error in errors] == [False, False, True, False, True]
     assert "got a file of the bytes [116 101 120 116]" in errors[2]
-    assert not np.any(several["attention"][2]) and not several["log_probability"][2]
+    assert not np.any(batch["attention"][2]) and not batch["log_probability"][2]
     empty = served.serve(tf.constant([], tf.string))
     assert {len(x) for x in empty.values()} == {0}
 

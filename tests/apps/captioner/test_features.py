@@ -56,7 +56,7 @@ def test_a_view_has_features_of_its_own(backbone, paths, cache):
 
 def test_the_second_time_nothing_is_computed(backbone, paths, cache, monkeypatch):
     first = cached_features(backbone, paths, cache, name="train")
-    monkeypatch.setattr(batches, "read_array", lambda *given: 1 / 0)
+    monkeypatch.setattr(batches, "read_array", lambda *arguments: 1 / 0)
     for name in ("train", "of-another-phase"):
         again = cached_features(backbone, paths, cache, name=name)
         np.testing.assert_array_equal(first, again)

@@ -276,9 +276,9 @@ def test_coefficients_of_several_scans_are_counted(scans):
     # Blocks of four, one and one components in twelve units.
     coefficient_bytes = 2 * 64 * 6 * 12
     if scans == "separate":
-        place = data.index(b"\xff\xda")
+        position = data.index(b"\xff\xda")
         assert inspect(data).memory == (len(data),) * 4
-        data = data[:place] + b"\xff\xda\0\x08\1\1\0\0\x3f\0" + data[place + 14 :]
+        data = data[:position] + b"\xff\xda\0\x08\1\1\0\0\x3f\0" + data[position + 14 :]
     assert inspect(data).memory == (len(data) + coefficient_bytes,) * 4
 
 

@@ -93,10 +93,10 @@ def test_its_network_is_frozen_when_it_captions(eager, photograph):
 
 
 def test_the_best_of_several_come_first(captioner, photograph):
-    [(given, captions)] = captioner.caption_each([photograph], beam_size=4, n_best=3)
+    [(source, captions)] = captioner.caption_each([photograph], beam_size=4, n_best=3)
     best = captioner.caption(photograph, beam_size=4)
 
-    assert given is photograph
+    assert source is photograph
     assert len({caption.text for caption in captions}) == 3
     scores = [caption.score for caption in captions]
     assert scores == sorted(scores, reverse=True)

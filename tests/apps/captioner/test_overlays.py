@@ -264,15 +264,17 @@ def test_a_notebook_shows_the_photograph_and_the_words(tmp_path):
     path = tmp_path / "photo.png"
     Image.new("RGB", (900, 300), "red").save(path)
 
-    shown = dataclasses.replace(caption, image=path)._repr_html_()
-    assert shown.count('class="ka-layer"') == 2 and "A dog" in shown
-    data = re.search(r"--photo:url\(data:image/jpeg;base64,(.*?)\)", shown)[1]
+    markup = dataclasses.replace(caption, image=path)._repr_html_()
+    assert markup.count('class="ka-layer"') == 2 and "A dog" in markup
+    data = re.search(r"--photo:url\(data:image/jpeg;base64,(.*?)\)", markup)[1]
     with Image.open(io.BytesIO(base64.b64decode(data))) as photo:
         assert photo.size == (640, 213) and photo.getpixel((9, 9))[0] > 250
-    names = [set(re.findall('name="(.*?)"', x)) for x in (shown, caption._repr_html_())]
+    names = [
+        set(re.findall('name="(.*?)"', x)) for x in (markup, caption._repr_html_())
+    ]
     assert len(names[0] | names[1]) == 2
     # The style of the page has no effect outside of the output.
-    assert shown.startswith("<div><style>@scope {")
+    assert markup.startswith("<div><style>@scope {")
 
     path.unlink()
     without = dataclasses.replace(caption, image=path)._repr_html_()

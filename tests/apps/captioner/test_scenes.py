@@ -20,14 +20,14 @@ def test_objects_of_a_caption_are_in_their_boxes():
         pixels = np.asarray(image).astype(int)
         for caption in entry["captions"]:
             words = caption.split()
-            for place, shape in enumerate(words):
+            for column, shape in enumerate(words):
                 if shape not in entry["boxes"]:
                     continue
                 ((left, top, right, bottom),) = entry["boxes"][shape]
                 across, down = (left + right) / 2, (top + bottom) / 2
                 middle = pixels[int(down * 64), int(across * 64)]
-                assert np.abs(middle - COLOURS[words[place - 1]]).max() < 10
-                assert (words[place - 2] == "large") == (right - left > 0.3)
+                assert np.abs(middle - COLOURS[words[column - 1]]).max() < 10
+                assert (words[column - 2] == "large") == (right - left > 0.3)
 
 
 def test_relations_are_true():

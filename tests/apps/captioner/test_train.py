@@ -296,8 +296,8 @@ def test_a_preset_learns_gently_from_few(
     eager, without_steps, squares, model_folder, tmp_path, capsys
 ):
     options = {"from-preset": model_folder, "cache": tmp_path, "patience": 9}
-    given = {"data": squares, "output": tmp_path / "run", "learning-rate": 1e-4}
-    assert main(training(options, **given)) == 0
+    changes = {"data": squares, "output": tmp_path / "run", "learning-rate": 1e-4}
+    assert main(training(options, **changes)) == 0
 
     out = capsys.readouterr().out
     assert "training images are few for a preset. epochs 4, fine_tune_epochs 0, " in out
@@ -326,14 +326,14 @@ def test_several_data_sets_train_one_captioner(
     eager, squares, tmp_path, capsys, monkeypatch
 ):
     run = command(squares, tmp_path / "run", SHORT, epochs=1)
-    place = run.index("--data")
+    index = run.index("--data")
     other = json_lines(squares, tmp_path / "other")
     # CIDEr is 0 for a single image, which is why ROUGE-L selects the best epoch.
     scores = {4: 10.0, 1: 20.0}
     monkeypatch.setattr(
         train, "caption_scores", lambda texts, _: {"rouge-l": scores[len(texts)]}
     )
-    both = [*run[:place], "--data", str(other), *run[place:]]
+    both = [*run[:index], "--data", str(other), *run[index:]]
     both += ["--data-weights", "2", "1"]
     assert main(both) == 0
 
@@ -357,7 +357,7 @@ def test_several_data_sets_train_one_captioner(
     assert main([*both[:-1], "3"]) == 2
     expected = "another training: data_weights was [2.0, 1.0], and is now"
     assert expected in capsys.readouterr().err
-    assert main([*run[:place], *run[place + 2 :]]) == 2
+    assert main([*run[:index], *run[index + 2 :]]) == 2
     assert "arguments are required: --data" in capsys.readouterr().err
 
 

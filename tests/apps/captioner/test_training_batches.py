@@ -104,10 +104,10 @@ def test_images_are_cropped_a_little_at_random(tmp_path):
 
 def test_every_epoch_draws_a_view_of_each_image():
     left = (0.0, 0.0, 0.5, 1.0)
-    shown = [[((0, 0, 1, 1), mirrored)] * 11 for mirrored in (False, True)]
+    views = [[((0, 0, 1, 1), mirrored)] * 11 for mirrored in (False, True)]
     data = batches(
         features=[np.full((11, 2, 1), view) for view in (0, 1)],
-        views=shown,
+        views=views,
         boxes=[{4: [left]}] * 11,
         grid=(1, 2),
     )

@@ -206,14 +206,14 @@ def test_the_upload_shows_the_photograph_which_another_one_replaces(
         upload(page, SAMPLE)
         words_of(page)
         box.get_by_text("Photograph: photographer.jpg").wait_for()
-        shown = box.locator("img").get_attribute("src")
+        source = box.locator("img").get_attribute("src")
         # Nothing moves when the photograph appears.
         assert box.bounding_box() == before
         with settled(page):
             upload(page, tmp_path / "red.png")
             box.get_by_text("Photograph: red.png").wait_for()
 
-        assert shown.startswith("data:") and shown not in page.content()
+        assert source.startswith("data:") and source not in page.content()
         assert elsewhere == []
 
 

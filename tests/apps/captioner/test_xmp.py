@@ -121,8 +121,8 @@ class Model:
 
     noun = "captioner"
 
-    def search_options(self, **given):
-        return {"beam_size": 5, **given}
+    def search_options(self, **options):
+        return {"beam_size": 5, **options}
 
     def each(self, images, **options):
         for image in images:

@@ -92,9 +92,9 @@ def two_epochs(tmp_path):
     return tmp_path
 
 
-def flip(path, place):
+def flip(path, position):
     content = bytearray(path.read_bytes())
-    content[place] ^= 1
+    content[position] ^= 1
     path.write_bytes(content)
 
 

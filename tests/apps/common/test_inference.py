@@ -69,8 +69,8 @@ class Model(Predictor):
     def __init__(self, results):
         self.results = results
 
-    def search_options(self, **given):
-        return {"beam_size": 5, **given}
+    def search_options(self, **options):
+        return {"beam_size": 5, **options}
 
     def each(self, inputs, *, n_best, batch_size, **options):
         for _, result in zip(inputs, self.results, strict=True):
@@ -90,8 +90,8 @@ def results(program, monkeypatch):
     def set_results(*results):
         outputs = [
             [
-                program.make(f"{word} {place}", score, score < -1)
-                for place, score in enumerate(scores, 1)
+                program.make(f"{word} {rank}", score, score < -1)
+                for rank, score in enumerate(scores, 1)
             ]
             if isinstance(scores, tuple)
             else scores
@@ -133,8 +133,8 @@ def test_json_has_an_object_for_each_input(program, results, capsys, n_best):
     lines = capsys.readouterr().out.splitlines()
     for line, identity, outputs in zip(lines, program.identities, ranked, strict=True):
         entries = [result.details() for result in outputs[:n_best]]
-        several = {f"{program.noun}s": entries}
-        assert json.loads(line) == identity | (several if n_best > 1 else entries[0])
+        listed = {f"{program.noun}s": entries}
+        assert json.loads(line) == identity | (listed if n_best > 1 else entries[0])
 
 
 @pytest.mark.parametrize("n_best", [1, 2])

@@ -100,14 +100,14 @@ def test_the_steps_of_tensorboard_go_on(tmp_path, monkeypatch):
 
 
 def test_the_metrics_of_a_step_are_not_those_of_the_epoch(tmp_path):
-    added, shown = [], []
+    added, counts = [], []
 
     class Training:
         class log:
             add_step = staticmethod(lambda *step: added.append(step))
 
         class report:
-            refresh = staticmethod(shown.append)
+            refresh = staticmethod(counts.append)
 
     steps = LogSteps(Training, "A", epochs=7, steps=5, schedule=lambda step: step / 100)
     steps.on_epoch_begin(2)
@@ -118,7 +118,7 @@ def test_the_metrics_of_a_step_are_not_those_of_the_epoch(tmp_path):
     ((phase, epoch, values),) = added
     assert (phase, epoch) == ("A", 3) and values.pop("seconds") >= 0
     assert values == {"loss": math.inf, "reward": 0.5, "learning_rate": 0.11}
-    assert shown == ["A, epoch 3 of 7, step 2 of 5"]
+    assert counts == ["A, epoch 3 of 7, step 2 of 5"]
     steps.on_epoch_end(2, metrics := {"loss": 3.0, "step_loss": 1.0})
     assert metrics == {"loss": 3.0}
 

@@ -306,14 +306,14 @@ def test_the_help_has_defaults_groups_and_paragraphs(monkeypatch):
 def test_help_has_no_line_breaks_of_the_source(program, monkeypatch, capsys):
     main = importlib.import_module(f"keras_attention_apps.{program}.main").main
     config = importlib.import_module(f"keras_attention_apps.{program}.config")
-    shown = []
+    helps = []
     # The help of all options is in one column up to a width of 129.
     for flag, width in (("--help", "1000"), ("--help-all", "129")):
         monkeypatch.setenv("COLUMNS", width)
         with pytest.raises(SystemExit):
             main(["train", flag])
-        shown.append(capsys.readouterr().out)
-    usual, everything = shown
+        helps.append(capsys.readouterr().out)
+    usual, everything = helps
     # A line of the help may end inside of a number such as 1,000.
     everything = "".join(everything.split())
     options = [
@@ -330,13 +330,13 @@ def test_help_has_no_line_breaks_of_the_source(program, monkeypatch, capsys):
 @pytest.mark.parametrize("program", ["captioner", "nmt"])
 def test_rare_options_are_in_the_help_of_all_options_alone(program, capsys):
     main = importlib.import_module(f"keras_attention_apps.{program}.main").main
-    shown = []
+    helps = []
     # The second call for the short help finds the options as the first did.
     for flag in ("--help", "--help-all", "--help"):
         with pytest.raises(SystemExit):
             main(["train", flag])
-        shown.append(capsys.readouterr().out)
-    short, everything, again = shown
+        helps.append(capsys.readouterr().out)
+    short, everything, again = helps
 
     assert "--weight-decay" not in short and "--weight-decay" in everything
     assert "--output" in short and "default: None" not in everything
@@ -346,6 +346,6 @@ def test_rare_options_are_in_the_help_of_all_options_alone(program, capsys):
 def test_the_help_of_a_program_has_one_paragraph_for_each_command(capsys):
     main = importlib.import_module("keras_attention_apps.nmt.main").main
     assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
 
-    assert "Translate sentences" in shown and "For example" not in shown
+    assert "Translate sentences" in output and "For example" not in output

@@ -36,8 +36,8 @@ class Lite:
     def from_preset(cls, model, *, threads=None):
         return cls(find_litert(model, cls.presets), threads=threads)
 
-    def search_options(self, **given):
-        if not given.items() <= self.search.items():
+    def search_options(self, **options):
+        if not options.items() <= self.search.items():
             raise UserError("beam_size is fixed")
 
 

@@ -93,9 +93,9 @@ def test_steps_equal_the_pass(inputs):
 
     for step in range(TARGET):
         token = ops.convert_to_tensor(x[:, :, step])
-        output, caches, shown = decoder.step(token, caches, memory)
+        output, caches, step_weights = decoder.step(token, caches, memory)
         np.testing.assert_allclose(numpy(output), outputs[:, :, step], atol=1e-5)
-        np.testing.assert_allclose(numpy(shown), weights[:, :, step], atol=1e-5)
+        np.testing.assert_allclose(numpy(step_weights), weights[:, :, step], atol=1e-5)
 
 
 def test_the_depth_is_shared_by_the_heads():

@@ -37,15 +37,15 @@ class Keras:
 
     purpose = None
 
-    def search_options(self, **given):
-        return given
+    def search_options(self, **options):
+        return options
 
 
 class Lite(Keras):
     """A stand-in for a model whose beam width is fixed."""
 
-    def search_options(self, **given):
-        if given.get("beam_size", 5) != 5:
+    def search_options(self, **options):
+        if options.get("beam_size", 5) != 5:
             raise UserError("beam_size is fixed")
 
 

@@ -38,8 +38,8 @@ def build(read):
     with frame.page("test", "A page of the tests.") as blocks:
         image = frame.ImageUpload(label="Image")
         options = frame.beam_options({"beam_size": 5, "length_penalty": 1.0}, ())
-        shown = gr.JSON()
-        reading = frame.event(lambda path, *_: [read(path)], [image, *options], shown)
+        output = gr.JSON()
+        reading = frame.event(lambda path, *_: [read(path)], [image, *options], output)
         frame.in_turn(image.input, reading)
         defaults = {"beam_size": 5, "length_penalty": 1.0}
         frame.endpoint(lambda path, *_: [read(path)], image, defaults, name="read")

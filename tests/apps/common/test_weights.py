@@ -122,9 +122,9 @@ def test_a_flipped_bit_is_one_line_or_harmless(saved):
     load_model(model, saved)
     expected = model.get_weights()
     # Every third byte, and every bit of a byte in turn.
-    for place in range(0, len(content), 3):
+    for position in range(0, len(content), 3):
         damaged = bytearray(content)
-        damaged[place] ^= 1 << place % 8
+        damaged[position] ^= 1 << position % 8
         saved.write_bytes(damaged)
         try:
             # As every model is loaded: errors of the system, too, are one line.

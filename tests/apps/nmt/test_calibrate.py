@@ -101,12 +101,12 @@ def test_improbable_translations_are_left_out(model_folder, command, capsys):
     assert main([*command, *min_score]) == 0
     assert [line == "" for line in capsys.readouterr().out.split("\n")[:-1]] == left_out
     assert main([*command, *min_score, "--n-best", "2"]) == 0
-    shown = {line.split("\t")[0] for line in capsys.readouterr().out.splitlines()}
+    numbers = {line.split("\t")[0] for line in capsys.readouterr().out.splitlines()}
     pairs = zip(results, left_out, strict=True)
-    assert shown == {str(entry["line"]) for entry, out in pairs if not out}
+    assert numbers == {str(entry["line"]) for entry, out in pairs if not out}
 
-    several, _ = entries(capsys, command, *min_score, "--n-best", "2")
-    for entry, before, out in zip(several, results, left_out, strict=True):
+    two_best, _ = entries(capsys, command, *min_score, "--n-best", "2")
+    for entry, before, out in zip(two_best, results, left_out, strict=True):
         assert entry["line"] == before.pop("line")
         assert len(entry["translations"]) == (0 if out else 2)
         assert out or entry["translations"][0] == before

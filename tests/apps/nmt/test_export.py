@@ -75,31 +75,31 @@ def test_a_served_model_gives_the_translations_of_python(
     served = str(tmp_path / "served")
     assert main(["export", served, "--model", str(model_folder)]) == 0
     batches = [SENTENCES, SENTENCES[:1], [], [""], ["caf\udce9", SENTENCES[0]]]
-    several, single, none, blank, other = ask(served, batches)
-    assert other["translation"] == ["", several["translation"][0]]
+    batch, single, none, blank, other = ask(served, batches)
+    assert other["translation"] == ["", batch["translation"][0]]
     assert other["error"] == ["expected UTF-8, got other bytes", ""]
-    assert set(none) == set(several) and not any(none.values())
-    assert several["cut"] == [False] * (len(SENTENCES) - 1) + [True]
-    assert not any(several["error"])
+    assert set(none) == set(batch) and not any(none.values())
+    assert batch["cut"] == [False] * (len(SENTENCES) - 1) + [True]
+    assert not any(batch["error"])
     assert blank["translation"] == [""] and blank["score"] == [0.0]
 
     from keras_attention_apps.nmt.inference import Translator
 
     expected = Translator.from_preset(model_folder).translate(SENTENCES)
-    assert several["translation"] == [actual.text for actual in expected]
-    assert single["translation"] == several["translation"][:1]
+    assert batch["translation"] == [actual.text for actual in expected]
+    assert single["translation"] == batch["translation"][:1]
     for row, actual in enumerate(expected):
         tokens, source = (
-            [*filter(None, several[x][row])] for x in ("subwords", "source_subwords")
+            [*filter(None, batch[x][row])] for x in ("subwords", "source_subwords")
         )
         text = "".join(source).replace("\u2581", "")
         assert text.startswith("".join(actual.source_words[:1])) or not source
         assert bool(tokens) == bool(actual.words)
-        attention = np.array(several["attention"][row])
+        attention = np.array(batch["attention"][row])
         assert not attention[len(tokens) :].any()
         assert not attention[:, len(source) :].any()
-        assert several["score"][row] == pytest.approx(actual.score, abs=1e-3)
-        log_probability = several["log_probability"][row]
+        assert batch["score"][row] == pytest.approx(actual.score, abs=1e-3)
+        log_probability = batch["log_probability"][row]
         assert log_probability == pytest.approx(actual.log_probability, abs=1e-2)
 
 

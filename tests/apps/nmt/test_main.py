@@ -207,8 +207,8 @@ def test_json_contains_the_attention(sentence, words, model_folder, capsys):
     entry = json.loads(capsys.readouterr().out)
     assert (entry["line"], entry["translation"]) == (1, sentence)
     assert entry["source_words"] == entry["words"] == words
-    for place, row in enumerate(entry["attention"]):
-        assert row.index(max(row)) == place and 0 < sum(row) <= 1.001
+    for index, row in enumerate(entry["attention"]):
+        assert row.index(max(row)) == index and 0 < sum(row) <= 1.001
 
 
 def test_plots_are_image_files(model_folder, tmp_path, capsys):

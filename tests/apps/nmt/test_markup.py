@@ -186,11 +186,11 @@ class Scripted(Shouting):
 def test_the_lexicon_is_evidence_of_an_alignment():
     lexicon = {"dog": (1, ["hund"]), "cat": (1, ["katze"])}
     weights = np.full((3, 3), 0.3)
-    for given, expected in (
+    for source, expected in (
         (lexicon, "Katze jagt <b>Hund</b>"),
         (None, "<b>Katze</b> jagt Hund"),
     ):
-        translator = Scripted("Katze jagt Hund", weights, given)
+        translator = Scripted("Katze jagt Hund", weights, source)
         assert markup.translate_html(translator, "<b>dog</b> chases cat") == expected
 
 

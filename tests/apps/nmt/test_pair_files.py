@@ -118,8 +118,8 @@ def write_archive(path, **members):
 def test_texts_in_archives(tmp_path):
     path = write_archive(tmp_path / "moses.zip", Books_de=DE, Books_en=EN)
     assert dataset.read_split(path, "en-de", ("train",)).target == DE
-    several = {"train_de": DE, "train_en": EN, "val_de": DE[:1], "val_en": EN[:1]}
-    path = write_archive(path, **several)
+    files = {"train_de": DE, "train_en": EN, "val_de": DE[:1], "val_en": EN[:1]}
+    path = write_archive(path, **files)
     assert dataset.read_split(path, "en-de", ("val",)).source == EN[:1]
     with pytest.raises(UserError, match=r"expected two files .* README, train\.de"):
         dataset.read_split(path, "en-de", ("other",))

@@ -313,9 +313,9 @@ def test_a_request_names_the_target_language_of_a_multilingual_model(multilingua
             answer = translate(address, text, target=code).json()
             assert answer["translatedText"] == translation.text
         # The languages of two lines and of all their sentences.
-        several = translate(address, [f"{text}\n>>fra<< {text}", text]).json()
+        answers = translate(address, [f"{text}\n>>fra<< {text}", text]).json()
         both = f"{texts[0]}\n{texts[1]}"
-        assert several["translatedText"] == [both, texts[0]]
+        assert answers["translatedText"] == [both, texts[0]]
         page = translate(address, f"<p>{text}</p>", target="fr", format="html").json()
         assert page["translatedText"] == translate_html(
             model, f"<p>{text}</p>", language="fr", target_language="fra"

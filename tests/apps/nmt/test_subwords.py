@@ -165,9 +165,9 @@ def test_a_model_that_ends_with_a_damaged_field(subwords, end):
 
 
 def test_a_model_whose_piece_is_not_utf_8(subwords):
-    place = subwords.content.index("\u2581".encode(), 100)
+    position = subwords.content.index("\u2581".encode(), 100)
     content = bytearray(subwords.content)
-    content[place + 1] = ord("a")
+    content[position + 1] = ord("a")
     with pytest.raises(UserError, match=r"SentencePiece model: piece .* is not UTF-8"):
         Subwords(bytes(content))
 

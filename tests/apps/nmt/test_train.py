@@ -86,21 +86,21 @@ def test_the_log_has_every_step_and_every_epoch(trained):
 def test_warm_up_and_average_are_short_where_the_training_is(
     corpus, tmp_path, monkeypatch, begin
 ):
-    given, optimizer = {}, distribution.AdamW
+    arguments, optimizer = {}, distribution.AdamW
 
     def record(schedule, **options):
-        given.update(options, schedule=schedule)
+        arguments.update(options, schedule=schedule)
         return optimizer(schedule, **options)
 
     monkeypatch.setattr(distribution, "AdamW", record)
     changes = {"warm-up": 500, "batch-tokens": 60, "ema-momentum": None}
     begin(command(corpus, tmp_path, epochs=1, **changes))
 
-    schedule = given["schedule"]
+    schedule = arguments["schedule"]
     steps = schedule.warmup_steps + schedule.decay_steps
     assert 10 < steps < 500
     assert schedule.warmup_steps == steps // 10
-    assert given["ema_momentum"] == 1 - 1 / (2 * steps)
+    assert arguments["ema_momentum"] == 1 - 1 / (2 * steps)
 
 
 def test_a_finished_training_has_nothing_left_to_do(trained, corpus, tmp_path, capsys):

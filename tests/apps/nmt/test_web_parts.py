@@ -67,15 +67,15 @@ def test_swapping_makes_the_translation_the_next_sentence(monkeypatch):
 
     def translations(sentence, language, search, *, n_best=1, other=None):
         asked.append((sentence, other))
-        return shown
+        return outputs
 
-    shown = page.translations("A dog runs.", None, {}, n_best=1)
+    outputs = page.translations("A dog runs.", None, {}, n_best=1)
     monkeypatch.setattr(page, "translations", translations)
     options = 5, 1.0
 
     sentence, is_reversed = page.swap("A dog runs.", False, None, *options)
-    assert (sentence, is_reversed) == (shown[0].text, True)
-    assert page.swap(sentence, is_reversed, None, *options) == (shown[0].text, False)
+    assert (sentence, is_reversed) == (outputs[0].text, True)
+    assert page.swap(sentence, is_reversed, None, *options) == (outputs[0].text, False)
     page.show_translations(sentence, True, None, 1, *options)
     assert asked == [("A dog runs.", None), *[(sentence, REVERSE_MODEL)] * 2]
     # The other models translate in the first direction only.

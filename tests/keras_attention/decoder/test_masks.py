@@ -30,23 +30,23 @@ def test_masked_places_may_hold_anything(rng, gradients):
     decoder = decoder_of("lstm", gate=True)
     arrays = draw(rng, INPUTS, VALUE)
     inputs_mask = np.array([[1, 1, 1, 0, 0], [0, 1, 0, 1, 1]], "bool")
-    given = {"inputs_mask": inputs_mask, "value_mask": VALUE_MASK}
-    expected = numpy(decoder(*arrays, **given))
-    for array, mask in zip(arrays, given.values(), strict=True):
+    masks = {"inputs_mask": inputs_mask, "value_mask": VALUE_MASK}
+    expected = numpy(decoder(*arrays, **masks))
+    for array, mask in zip(arrays, masks.values(), strict=True):
         array[~mask] = np.nan
 
     def read(inputs, value):
-        return ops.sum(decoder(inputs, value, **given)["output"] ** 2)
+        return ops.sum(decoder(inputs, value, **masks)["output"] ** 2)
 
     actual = gradients(read, arrays, decoder.trainable_variables)
 
-    assert_close(numpy(decoder(*arrays, **given)), expected)
+    assert_close(numpy(decoder(*arrays, **masks)), expected)
     # Four weights of the attention, three of the cell, two of the gate.
     assert len(actual) == 2 + 4 + 3 + 2
     for gradient in actual:
         assert np.isfinite(gradient).all()
         assert (gradient != 0).any()
-    for gradient, mask in zip(actual[:2], given.values(), strict=True):
+    for gradient, mask in zip(actual[:2], masks.values(), strict=True):
         assert (gradient[~mask] == 0).all()
 
 

@@ -106,14 +106,14 @@ def test_stepping_equals_the_full_pass(rng, choice, attention, cell, leading):
     inputs, value = draw(rng, (BATCH, *leading, STEPS, INPUT_DIM), VALUE)
     value[~VALUE_MASK] = np.nan
     mask = rng.random(inputs.shape[:-1]) < 0.7
-    given = {"inputs_mask": mask, "value_mask": VALUE_MASK}
+    masks = {"inputs_mask": mask, "value_mask": VALUE_MASK}
     memory = decoder.cell.attention.memory(value, value_mask=VALUE_MASK)
     state = {"cell": random_state(rng, decoder.cell.cell, BATCH, *leading)}
     state = decoder.cell.complete_state(state, memory)
 
-    outputs = numpy(decoder(inputs, value, state, **given))
+    outputs = numpy(decoder(inputs, value, state, **masks))
 
-    assert_close(outputs, step_by_step(decoder, inputs, value, state, **given))
+    assert_close(outputs, step_by_step(decoder, inputs, value, state, **masks))
     for name in ("output", "context", "weights"):
         assert (outputs[name][~mask] == 0).all()
     assert (np.moveaxis(outputs["weights"], -1, 1)[~VALUE_MASK] == 0).all()

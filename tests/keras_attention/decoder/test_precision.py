@@ -112,9 +112,9 @@ def test_a_given_state_has_the_precision_of_the_cell(rng, policies):
     attention = AdditiveAttention(UNITS, dtype=outer)
     decoder = decoder_of(CELLS["gru"](dtype=inner), attention, outer)
     inputs, value = keras.Input(INPUTS[1:]), keras.Input(VALUE[1:])
-    given = keras.Input((STATE_UNITS,))
-    state = decoder(inputs, value, {"cell": (given,)})["state"]
-    model = keras.Model([inputs, value, given], state["cell"])
+    initial_state = keras.Input((STATE_UNITS,))
+    state = decoder(inputs, value, {"cell": (initial_state,)})["state"]
+    model = keras.Model([inputs, value, initial_state], state["cell"])
 
     arrays = bounded(rng, INPUTS, VALUE, (BATCH, STATE_UNITS))
     (outputs,) = tree.flatten(model.predict(arrays, verbose=0))

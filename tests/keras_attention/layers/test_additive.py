@@ -67,12 +67,12 @@ def test_follows_the_paper(query, value, use_bias):
 def test_masks_are_combined_whatever_the_masked_values(query, value, key, rng):
     layer = ka.AdditiveAttention(UNITS)
     layer.build(QUERY, VALUE, KEY)
-    given = masks(rng)
-    valid, weights = combined(**given), numpy(of_the_paper(layer))
+    all_masks = masks(rng)
+    valid, weights = combined(**all_masks), numpy(of_the_paper(layer))
     expected = by_the_paper(query, value, key, *weights, valid=valid)
-    spoil((query, value, key), given)
+    spoil((query, value, key), all_masks)
 
-    context, weights = attend(layer, query, value, key, **given)
+    context, weights = attend(layer, query, value, key, **all_masks)
 
     assert_close((context, weights), expected)
     assert (weights[~valid] == 0).all()
@@ -127,21 +127,21 @@ def test_gradients_equal_finite_differences_of_the_paper(
     layer = ka.AdditiveAttention(UNITS, use_bias=True, dtype="float64")
     layer.build(QUERY, VALUE, KEY)
     arrays = [np.float64(x) for x in (query, value, key)]
-    given = masks(rng)
+    all_masks = masks(rng)
     spoilt = [x.copy() for x in arrays]
-    spoil(spoilt, given)
+    spoil(spoilt, all_masks)
     readout = rng.normal(size=(BATCH, QUERIES, VALUE_DIM))
     variables = of_the_paper(layer)
 
     def read(*tensors):
-        return ops.sum(ops.multiply(layer(*tensors, **given), readout))
+        return ops.sum(ops.multiply(layer(*tensors, **all_masks), readout))
 
     def read_the_paper(*points):
-        return (by_the_paper(*points, valid=combined(**given))[0] * readout).sum()
+        return (by_the_paper(*points, valid=combined(**all_masks))[0] * readout).sum()
 
     grads = gradients(read, spoilt, variables)
 
-    assert_zero_where_masked(grads, given)
+    assert_zero_where_masked(grads, all_masks)
     points = [*arrays, *(np.float64(x) for x in numpy(variables))]
     atol = 1e-7 if EXACT else 1e-4
     assert_numerical_gradients(grads, read_the_paper, points, rng, 5, atol)

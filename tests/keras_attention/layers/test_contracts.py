@@ -296,9 +296,9 @@ def test_sizes_of_masks_need_not_be_known():
 
     shapes = {"query_mask": (QUERIES,), "value_mask": (POSITIONS,)}
     shapes["attention_mask"] = (QUERIES, POSITIONS)
-    given = {name: np.ones((BATCH, *x), "bool") for name, x in shapes.items()}
+    ones = {name: np.ones((BATCH, *x), "bool") for name, x in shapes.items()}
     data = [np.ones(shape, "float32") for shape in CASES["additive"].shapes()]
-    assert tuple(model([*data, given]).shape) == (BATCH, QUERIES, VALUE_DIM)
+    assert tuple(model([*data, ones]).shape) == (BATCH, QUERIES, VALUE_DIM)
 
 
 @cases_with_queries
@@ -362,9 +362,9 @@ def test_wrong_rank_is_reported(case):
         message = rf"{name} must have the shape .*{re.escape(str(wrong))}"
         for make in (np.zeros, keras.KerasTensor):
             tensors = {x: make(y) for x, y in {**shapes, name: wrong}.items()}
-            given = [tensors.pop(x) for x in ("query", "value") if x in tensors]
+            positional = [tensors.pop(x) for x in ("query", "value") if x in tensors]
             with pytest.raises(ValueError, match=message):
-                case.build()(*given, **tensors)
+                case.build()(*positional, **tensors)
 
 
 def test_every_attention_layer_has_a_case():

@@ -27,8 +27,8 @@ def serve(folder):
     served = tf.saved_model.load(folder)
     outputs = served.serve([data[name] for name in ("query", "other", "value")])
     assert len(outputs) == len(data.files) - 3
-    for place, x in enumerate(outputs):
-        np.testing.assert_allclose(x, data[f"arr_{place}"], atol=1e-5)
+    for index, x in enumerate(outputs):
+        np.testing.assert_allclose(x, data[f"arr_{index}"], atol=1e-5)
 
 
 def serve_elsewhere(folder):

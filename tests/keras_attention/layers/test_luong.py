@@ -74,9 +74,9 @@ def local_by_the_paper(scores, center, half_width, mask):
 
     Returns the weights in the window, and the factors of the Gaussian.
     """
-    place = np.arange(POSITIONS) - mask.argmax(-1)[:, None, None]
-    inside = abs(place - np.floor(center)[..., None]) <= half_width
-    squares = (place - center[..., None]) ** 2
+    distance = np.arange(POSITIONS) - mask.argmax(-1)[:, None, None]
+    inside = abs(distance - np.floor(center)[..., None]) <= half_width
+    squares = (distance - center[..., None]) ** 2
     factors = np.exp(-squares / (2 * (half_width / 2) ** 2))
     return softmax(scores, inside & mask[:, None]), factors
 

@@ -123,8 +123,8 @@ def test_gradients_are_finite_where_probabilities_are_zero(
     layer(**inputs)
 
     def loss(logits, weights, state):
-        given = {**inputs, "logits": logits, "weights": weights, "state": state}
-        log_probs = layer(**given, targets=targets if form == "targets" else None)
+        all_inputs = {**inputs, "logits": logits, "weights": weights, "state": state}
+        log_probs = layer(**all_inputs, targets=targets if form == "targets" else None)
         return ops.sum(ops.maximum(log_probs, -100.0))
 
     arrays = [inputs[name] for name in ("logits", "weights", "state")]
@@ -226,8 +226,8 @@ def test_beam_search_over_the_extended_vocabulary_equals_the_pass(rng):
     assert (best >= N).any()
     used = np.arange(6) < numpy(actual["lengths"])[:, :1]
     expected = np.take_along_axis(log_probs, best[..., None], axis=-1)[..., 0]
-    given = numpy(actual["token_log_probs"])[:, 0]
-    assert_close(given[used], expected[used], 1e-4)
+    token_log_probs = numpy(actual["token_log_probs"])[:, 0]
+    assert_close(token_log_probs[used], expected[used], 1e-4)
 
 
 def test_a_frozen_generator_has_no_trainable_weights(inputs):

@@ -83,8 +83,11 @@ def test_an_explicit_mask_wins_over_an_implicit_one(rng):
     layer = AttentionPooling(UNITS)
     value = embed(data)
     expected = layer(ops.copy(value), value_mask=mask)
-    ids, given = keras.Input((POSITIONS,), dtype="int32"), keras.Input((POSITIONS,))
-    model = keras.Model([ids, given], layer(embed(ids), mask=given))
+    ids, mask_input = (
+        keras.Input((POSITIONS,), dtype="int32"),
+        keras.Input((POSITIONS,)),
+    )
+    model = keras.Model([ids, mask_input], layer(embed(ids), mask=mask_input))
 
     for actual in (layer(value, mask=mask), model([data, np.float32(mask)])):
         assert_close(actual, expected, 1e-6)

@@ -42,7 +42,9 @@ PARTS = {
 
 @pytest.mark.parametrize("name", PARTS)
 def test_a_frozen_part_does_not_train(name, rng):
-    parts = {place: part(trainable=False) for place, part in PARTS[name].items()}
+    parts = {
+        part_name: part(trainable=False) for part_name, part in PARTS[name].items()
+    }
     layer = ka.Attention(**parts)
 
     layer(*rng.normal(size=(2, BATCH, POSITIONS, DEPTH)))

@@ -203,18 +203,18 @@ def test_a_sequence_attends_to_itself_as_to_a_value(x):
 def test_masks_are_combined_whatever_the_masked_values(rng, value_dim):
     layer = biased_cross(value_dim=value_dim)
     tensors = draw(rng, QUERY, VALUE, KEY)
-    given = masks(rng)
-    valid = combined(**given)
+    all_masks = masks(rng)
+    valid = combined(**all_masks)
     layer.build(QUERY, VALUE, KEY)
     expected = by_loops(layer, *tensors, valid)
-    spoil(tensors, given)
+    spoil(tensors, all_masks)
 
-    _, weights = attend(layer, *tensors, **given)
+    _, weights = attend(layer, *tensors, **all_masks)
 
     assert_close(weights, expected[1])
     seen = np.broadcast_to(valid[:, None], weights.shape)
     np.testing.assert_array_equal(weights != 0, seen)
-    for output in both_ways(layer, *tensors, **given):
+    for output in both_ways(layer, *tensors, **all_masks):
         assert_close(output, expected[0])
         assert (output[~valid.any(-1)] == 0).all()
     assert not valid[1, 0].any()
@@ -258,17 +258,17 @@ def test_gradients_are_finite_for_every_mask(rng, gradients, value_dim, scores):
     layer = biased_cross(value_dim=value_dim)
     layer.build(QUERY, VALUE, KEY)
     arrays = draw(rng, QUERY, VALUE, KEY)
-    given = masks(rng)
-    spoil(arrays, given)
+    all_masks = masks(rng)
+    spoil(arrays, all_masks)
 
     def loss(query, value, key):
-        output = layer(query, value, key, return_attention_scores=scores, **given)
+        output = layer(query, value, key, return_attention_scores=scores, **all_masks)
         return ops.sum((output[0] if scores else output) ** 2)
 
     grads = gradients(loss, arrays, layer.trainable_variables)
 
     assert len(grads) == 3 + 8
-    assert_zero_where_masked(grads, given)
+    assert_zero_where_masked(grads, all_masks)
 
 
 @pytest.mark.parametrize("name", ["mask", "query_mask", "attention_mask"])

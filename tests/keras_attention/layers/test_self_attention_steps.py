@@ -192,19 +192,19 @@ def test_loop_over_steps_compiles_for_batches_of_any_size(x, dtype):
 def test_memory_is_projected_once_for_many_steps(rng):
     layer = biased_cross(value_dim=VALUE_DIM)
     query, value, key = draw(rng, QUERY, VALUE, KEY)
-    given = masks(rng)
-    expected = attend(layer, query, value, key, **given)
+    all_masks = masks(rng)
+    expected = attend(layer, query, value, key, **all_masks)
 
     memory = layer.memory(
-        value, key, value_mask=given["value_mask"], key_mask=given["key_mask"]
+        value, key, value_mask=all_masks["value_mask"], key_mask=all_masks["key_mask"]
     )
     for t in range(QUERIES):
         step = slice(t, t + 1)
         actual, _ = layer.step(
             query[:, step],
             memory,
-            query_mask=given["query_mask"][:, step],
-            mask=given["attention_mask"][:, step],
+            query_mask=all_masks["query_mask"][:, step],
+            mask=all_masks["attention_mask"][:, step],
             average_heads=False,
         )
 

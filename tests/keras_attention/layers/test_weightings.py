@@ -163,11 +163,11 @@ def test_hard_monotonic_attention_never_goes_back(rng, options):
     _, weights = attend(layer, query, value)
 
     for b in range(BATCH):
-        place = 0
+        position = 0
         for t in range(6):
-            after = range(place, 29)
-            place = next(s for s in after if value[b, s] @ query[b, t] > 0)
-            np.testing.assert_array_equal(weights[b, t], np.eye(29)[place])
+            after = range(position, 29)
+            position = next(s for s in after if value[b, s] @ query[b, t] > 0)
+            np.testing.assert_array_equal(weights[b, t], np.eye(29)[position])
 
 
 def test_a_masked_query_does_not_change_the_state(query, value):

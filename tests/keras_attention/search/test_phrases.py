@@ -304,9 +304,9 @@ def test_a_graph_takes_phrases_of_any_sizes(jit_compile, sizes):
     phrases = np.full((2, 2, 3), -1, "int32")
     phrases[0, 0], phrases[0, 1, :2] = PHRASES[0]
     others = [phrases[:, 1:, :2], phrases[:, :0], phrases[..., :0]]
-    for given in (phrases, *([] if 2 in sizes else others)):
-        expected, _, state = searched("beam", given, max_length=7)
-        actual = numpy(search(given, state["code"]))
+    for token_ids in (phrases, *([] if 2 in sizes else others)):
+        expected, _, state = searched("beam", token_ids, max_length=7)
+        actual = numpy(search(token_ids, state["code"]))
         np.testing.assert_array_equal(actual["token_ids"], expected["token_ids"])
 
 

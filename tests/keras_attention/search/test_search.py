@@ -59,9 +59,9 @@ def run_covered(table, state, **options):
 def test_sizes_may_be_integers_of_numpy(run, options):
     table, state = language(29)
     options = {"max_length": LENGTH, **options}
-    given = {name: np.int64(value) for name, value in options.items()}
+    numpy_options = {name: np.int64(value) for name, value in options.items()}
 
-    assert_agree(run(table, state, **given), run(table, state, **options))
+    assert_agree(run(table, state, **numpy_options), run(table, state, **options))
 
 
 @pytest.mark.parametrize(
@@ -413,10 +413,10 @@ def test_positions_are_known_where_those_of_the_step_are_not(positions):
 def test_wrong_results_of_a_step_are_named(search, change, message):
     plain = make_step(random_table(79))
     options = dict(REQUIRED)
-    several = {ka.beam_search: "beam_size", ka.sample_search: "samples"}
-    if search in several:
+    counts = {ka.beam_search: "beam_size", ka.sample_search: "samples"}
+    if search in counts:
         # As many hypotheses as rows: what has one axis less would be broadcast.
-        options[several[search]] = BATCH
+        options[counts[search]] = BATCH
 
     def step(token_ids, state):
         return change(plain(token_ids, state))

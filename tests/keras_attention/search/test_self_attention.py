@@ -47,9 +47,9 @@ class Decoder:
 
     def step(self, token_ids, state):
         shape = ops.shape(token_ids)
-        place = ops.one_hot(state["cache"]["length"], LENGTH)
+        position = ops.one_hot(state["cache"]["length"], LENGTH)
         table = self.positions(ops.zeros((1, LENGTH, DEPTH)))[0]
-        x = self.embed(token_ids) + ops.matmul(place, table)
+        x = self.embed(token_ids) + ops.matmul(position, table)
         # The cache has a single batch axis.
         rows = tree.map_structure(
             lambda x: ops.reshape(x, (-1, *x.shape[2:])), state["cache"]

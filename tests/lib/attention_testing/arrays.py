@@ -74,12 +74,12 @@ def softmax(scores, mask=True):
     return odds / np.maximum(odds.sum(-1, keepdims=True), 1e-30)
 
 
-def slope(function, arrays, which, place, step):
+def slope(function, arrays, which, index, step):
     """Return the central difference of a number, at an entry of one of the arrays."""
     ends = []
     for sign in (1, -1):
         moved = [array.copy() for array in arrays]
-        moved[which].flat[place] += sign * step
+        moved[which].flat[index] += sign * step
         ends.append(function(*moved))
     return (ends[0] - ends[1]) / (2 * step)
 
@@ -87,7 +87,7 @@ def slope(function, arrays, which, place, step):
 def finite_differences(function, *points, step=1e-5):
     """Return the gradients of a number with respect to float64 arrays."""
     slopes = [
-        [slope(function, points, which, place, step) for place in range(point.size)]
+        [slope(function, points, which, index, step) for index in range(point.size)]
         for which, point in enumerate(points)
     ]
     return [np.reshape(x, point.shape) for x, point in zip(slopes, points, strict=True)]
@@ -105,6 +105,6 @@ def assert_numerical_gradients(gradients, function, arrays, rng, entries, atol):
         atol: Absolute tolerance.
     """
     for which, gradient in enumerate(gradients):
-        for place in rng.integers(arrays[which].size, size=entries):
-            expected = slope(function, arrays, which, place, 1e-6)
-            np.testing.assert_allclose(gradient.flat[place], expected, atol=atol)
+        for index in rng.integers(arrays[which].size, size=entries):
+            expected = slope(function, arrays, which, index, 1e-6)
+            np.testing.assert_allclose(gradient.flat[index], expected, atol=atol)

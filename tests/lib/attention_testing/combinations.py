@@ -23,7 +23,7 @@ def covering(*axes, strength=2):
     chosen = _covering_rows(rows, quick, min(strength + 1, len(axes)))
     return [
         _param(
-            [axis[place] for axis, place in zip(axes, row, strict=True)],
+            [axis[index] for axis, index in zip(axes, row, strict=True)],
             [] if row in quick else [pytest.mark.exhaustive],
         )
         for row in sorted(chosen)
@@ -45,8 +45,8 @@ def _covering_rows(rows, chosen, strength):
 def quick_first(values, quick=1):
     """Return `pytest.param`s of which only the first `quick` run in the quick suite."""
     return [
-        _param([value], [] if place < quick else [pytest.mark.exhaustive])
-        for place, value in enumerate(values)
+        _param([value], [] if index < quick else [pytest.mark.exhaustive])
+        for index, value in enumerate(values)
     ]
 
 

@@ -133,11 +133,11 @@ def check_flipped_bits(main, arguments, model, folder, capsys):
     `arguments` are those of a command without the model; copies are in the `folder`.
     """
     for file in model.iterdir():
-        for place in (5, -5):
-            damaged = folder / f"{file.name}{place}"
+        for position in (5, -5):
+            damaged = folder / f"{file.name}{position}"
             shutil.copytree(model, damaged)
             content = bytearray(file.read_bytes())
-            content[place] ^= 1
+            content[position] ^= 1
             (damaged / file.name).write_bytes(content)
 
             error = error_of(main, [*arguments, "--model", damaged], capsys)

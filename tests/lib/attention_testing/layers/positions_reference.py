@@ -64,10 +64,10 @@ def pair(part, heads, n, q, k, v, t, s):
             base, slower = base * slower ** (depth / (depth - 2)), 1
         q, k = (rotated(x, p / slower, base, depth) for x, p in ((q, t), (k, s)))
     if kind == "ShawPositions":
-        place = max(-part.max_distance, min(s - t, part.max_distance))
+        distance = max(-part.max_distance, min(s - t, part.max_distance))
         of_keys, of_values = numpy(part.weights)
-        k = k + of_keys[place + part.max_distance]
-        v = v + of_values[place + part.max_distance]
+        k = k + of_keys[distance + part.max_distance]
+        v = v + of_values[distance + part.max_distance]
     score = q @ k
     if kind == "AlibiPositions":
         score -= slope(n, heads) * abs(s - t)

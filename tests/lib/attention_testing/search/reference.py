@@ -163,11 +163,11 @@ def make_run(search, how, **options):
     """Return a function that runs the search, with attention weights for coverage."""
     attention = ATTENTION if options.get("coverage_penalty") else None
     names = [name for name in options if name in CONSTRAINTS]
-    given = {name: options.pop(name) for name in names}
+    named = {name: options.pop(name) for name in names}
     options = {"start": START, "end": END, **options}
 
     def find(table, state):
-        constraints = [CONSTRAINTS[name](x) for name, x in given.items()]
+        constraints = [CONSTRAINTS[name](x) for name, x in named.items()]
         step = make_step(table, attention)
         return search(step, state, constraints=constraints, **options)
 
@@ -229,9 +229,9 @@ def assert_sound(
             ended = [tokens[-1] == END for tokens in existing]
             assert ended == sorted(ended, reverse=True), "unfinished before finished"
         assert sequences == existing + [()] * (beam_size - len(existing))
-        for place, tokens in enumerate(sequences):
+        for rank, tokens in enumerate(sequences):
             hypothesis = {
-                name: x[row, place] for name, x in result.items() if x.ndim > 1
+                name: x[row, rank] for name, x in result.items() if x.ndim > 1
             }
             assert_sound_hypothesis(hypothesis, table, state, row, tokens, **penalties)
 
