@@ -20,7 +20,7 @@ from attention_testing.layers.weightings_reference import (
     monotonic_by_the_paper,
     tensor,
 )
-from attention_testing.models import reloaded
+from attention_testing.models import compiled, needs_tensorflow, reloaded
 from keras_attention.layers.monotonic import chunkwise
 
 BATCH, QUERIES, POSITIONS, QUERY_DIM, VALUE_DIM, UNITS = 2, 3, 7, 5, 11, 13
@@ -92,6 +92,17 @@ def test_steps_equal_the_full_pass(query, value):
 
     memory = layer.memory(value, value_mask=MASK)
     assert_close(step_by_step(layer, query, memory), expected)
+
+
+@needs_tensorflow
+def test_values_of_a_graph_have_any_length(query, value):
+    layer = ka.AdditiveAttention(UNITS, weighting=ka.MochaWeighting(CHUNK))
+    expected = numpy(layer(query, value))
+    inputs = keras.Input(query.shape[1:]), keras.Input((None, VALUE_DIM))
+    run = compiled(layer, [keras.KerasTensor(x.shape, x.dtype) for x in inputs])
+
+    assert_close(run(query, value), expected, 1e-6)
+    assert_close(run(query, value[:, :2]), layer(query, value[:, :2]), 1e-6)
 
 
 def test_the_copy_of_a_score_comes_back_from_a_file(query, value, tmp_path):
