@@ -165,6 +165,33 @@ def test_damaged_inputs_are_counted(kind):
     assert int(answered) + int(refused) == 20
 
 
+ASYNCHRONOUS = """LIMIT = 3
+
+async def serve(port=1):
+    if port:
+        await run(
+            port,
+        )
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (1, [range(1, 8)]),
+        (3, [range(4, 8), range(1, 8)]),
+        (4, [range(4, 5)]),
+        (6, [range(5, 8)]),
+    ],
+    ids=["module", "default", "condition", "statement"],
+)
+def test_a_mutant_shows_in_lines_that_tests_reach(monkeypatch, line, expected):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    extents = module_of("benchmarks/mutation_testing.py").extents
+
+    assert list(extents(ASYNCHRONOUS, line)) == expected
+
+
 @pytest.mark.exhaustive
 def test_self_attention_is_fused_on_a_gpu():
     pytest.importorskip("jax")
