@@ -375,7 +375,7 @@ class _ConvolutionQuantizer(EditedModel):
         operator.inputs = [integers[number] for number in activations]
         if axis is not None:
             source = graph.tensors[operator.inputs[0]]
-            operator.inputs += self.integer_weights(
+            operator.inputs += self.add_integer_weights(
                 graph, source, inputs[1:], axis, products.get(tuple(inputs[:2]))
             )
         integers[output] = self.add_activation(graph, output, limits)
@@ -396,7 +396,7 @@ class _ConvolutionQuantizer(EditedModel):
         graph.tensors[added].quantization = self.scaling([scale], [zero])
         return added
 
-    def integer_weights(
+    def add_integer_weights(
         self, graph: Any, source: Any, weights: Any, axis: int, products: Any
     ) -> list[int]:
         """Add kernel and bias of a convolution as integers; return their numbers.

@@ -86,7 +86,7 @@ class CTranslate2Translator(Translator):
                 sources, self._fast_search(sources, search), strict=True
             )
         ]
-        self._force(sources, hypotheses, n_best, search["length_penalty"])
+        self._replace_by_forced(sources, hypotheses, n_best, search["length_penalty"])
         again = [i for i, ranked in enumerate(hypotheses) if not ranked]
         if again:
             rest = [sources[i] for i in again]
@@ -95,7 +95,7 @@ class CTranslate2Translator(Translator):
                 hypotheses[i] = ranked
         return hypotheses
 
-    def _force(self, sources, hypotheses, n_best, length_penalty):
+    def _replace_by_forced(self, sources, hypotheses, n_best, length_penalty):
         """Replace the best hypotheses of each source by those of forced decoding."""
         indices = [
             (row, rank)

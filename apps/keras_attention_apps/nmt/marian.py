@@ -263,19 +263,19 @@ def _transformers_weights(folder, *, separate):
         )
     if separate:
         tables = {
-            "source_embedding": _tied(weights, _OF_SOURCE),
-            "embedding": _tied(weights, _OF_TARGET, _OUTPUT),
+            "source_embedding": _pop_tied(weights, _OF_SOURCE),
+            "embedding": _pop_tied(weights, _OF_TARGET, _OUTPUT),
         }
     else:
         names = _SHARED, _OF_SOURCE, _OF_TARGET, _OUTPUT
-        tables = {"embedding": _tied(weights, *names)}
+        tables = {"embedding": _pop_tied(weights, *names)}
     # The positions are computed.
     for side in ("encoder", "decoder"):
         weights.pop(f"model.{side}.embed_positions.weight", None)
     return {**weights, **tables}
 
 
-def _tied(weights, *names):
+def _pop_tied(weights, *names):
     """Remove equal arrays of some names from the weights, and return one of them."""
     tables = [weights.pop(name) for name in names if name in weights]
     if not tables:

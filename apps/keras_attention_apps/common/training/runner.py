@@ -101,7 +101,7 @@ class LogSteps(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         now = time.monotonic()
-        values = _without_step_metrics(logs)
+        values = _pop_step_metrics(logs)
         rate = self.schedule(self._epoch * self.steps + batch)
         values |= {"learning_rate": float(rate), "seconds": now - self._begun}
         self._begun = now
@@ -112,11 +112,11 @@ class LogSteps(keras.callbacks.Callback):
         )
 
     def on_epoch_end(self, epoch, logs=None):
-        _without_step_metrics(logs)
+        _pop_step_metrics(logs)
 
 
-def _without_step_metrics(logs):
-    """Remove the metrics of the last step, and return them without their prefix."""
+def _pop_step_metrics(logs):
+    """Remove the metrics of the last step; return them without their prefix."""
     names = [name for name in logs if name.startswith("step_")]
     return {name.removeprefix("step_"): logs.pop(name) for name in names}
 

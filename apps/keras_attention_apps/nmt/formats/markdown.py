@@ -203,7 +203,7 @@ class _Reader:
         self._pieces.append(piece)
         for run in html.read(source).runs:
             # Its attributes.
-            self.runs.append(_shifted(run, event.start))
+            self.runs.append(_shift(run, event.start))
 
     def _close(self, event):
         if self._opened and self._opened[-1].name == event.name:
@@ -236,7 +236,7 @@ class _Reader:
             return
         start, end = events[0].start, events[-1].end
         for run in html.read(self.text[start:end]).runs:
-            self.runs.append(_shifted(run, start))
+            self.runs.append(_shift(run, start))
 
     def _flush(self):
         pieces, self._pieces, self._opened = self._pieces, [], []
@@ -254,8 +254,8 @@ class _Reader:
         self.runs.append(Run(pieces, _Spelling(plain), finish))
 
 
-def _shifted(run, offset):
-    """Return a run of a part of a text as a run of the text."""
+def _shift(run, offset):
+    """Move a run of a part of a text to its position in the text; return the run."""
     for piece in run.pieces:
         piece.start += offset
         piece.end += offset

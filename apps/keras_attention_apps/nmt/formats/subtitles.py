@@ -423,7 +423,7 @@ class _Reader:
             else:
                 pieces.append(Piece(UNIT, *match.span(), joins=True))
         self._add_text(pieces, position, end)
-        return _paired(pieces)
+        return _make_unclosed_tags_units(pieces)
 
     def _add_text(self, pieces, begin, end):
         if begin < end:
@@ -453,8 +453,8 @@ def _partners(tags):
     return partners
 
 
-def _paired(pieces):
-    """Return pieces in which opening tags that nothing closes are units."""
+def _make_unclosed_tags_units(pieces):
+    """Replace opening tags that nothing closes by units; return the pieces."""
     opened: list[int] = []
     for i, piece in enumerate(pieces):
         if piece.kind == OPEN:
