@@ -35,9 +35,10 @@ class AttentionDecoder(CheckedCall, CompositeLayer):
 
     What does not depend on the previous step is computed for all steps at once:
     products of kernels with inputs, attentional vectors that are not fed back, and the
-    gradients of the kernels. The whole attention is computed at once,
-    too, if `order="current"`, nothing is fed back, and the attention keeps no state.
-    Coverage, monotonic attention, causal attention and local-m windows keep one.
+    gradients of the kernels. The whole attention is computed at once, too, under four
+    conditions: `order="current"`, nothing is fed back, the attention keeps no state,
+    and no `sampling` replaces inputs in training. Coverage, monotonic attention, causal
+    attention and local-m windows keep a state.
 
     Second derivatives, such as those of a gradient penalty, are correct on JAX only. On
     TensorFlow and PyTorch they are wrong without an error, since the gradients of the

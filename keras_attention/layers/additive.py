@@ -5,8 +5,8 @@
 The bias is optional. The function `additive_scores` is this arithmetic, given both
 projections. The layer `AdditiveScore` holds the weights, except `W_key` and the bias:
 these belong to the key projection, which the attention applies once for all queries, as
-`W_key key[s] + bias`. The softmax and the weighted sum are those of every attention, in
-`attention.py`.
+`W_key key[s] + bias`. The softmax is in `weightings.py`, or is another weighting there.
+The weighted sum is in `attention.py`, as for every attention with one head.
 
 Shapes: B batch, T queries, S positions, Q query depth, U units.
 """

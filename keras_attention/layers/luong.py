@@ -48,13 +48,16 @@ class LuongAttention(ComposedAttention):
         context[t]   = sum over s of weights[t, s] * value[s]
 
     Every query sees all positions (global), or only `2 * half_width + 1` of
-    them. The softmax is then taken inside the window, and time and memory grow with the
-    window instead of the source:
+    them. The weighting then runs inside the window, and time and memory grow with the
+    window instead of the source. For local-m:
 
-        center[t] = t                                                      (local-m)
+        center[t] = t
+
+    For local-p, a prior around the centre multiplies the weights:
+
         center[t] = first + length * sigmoid(window_scale . tanh(W_window query[t]))
-        weights   = softmax * exp(-(s - center[t])^2 / (2 (half_width / 2)^2))
-                                                                           (local-p)
+        prior     = exp(-(s - center[t])^2 / (2 (half_width / 2)^2))
+        weights   = weighting(scores) * prior
 
     The window spans `floor(center) - half_width` to `floor(center) + half_width`.
     Positions count from zero. For local-p, `first` and `length` are the first position

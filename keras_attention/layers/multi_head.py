@@ -201,8 +201,9 @@ class MultiHeadAttention(BaseAttention):
     Step by step, project the other sequence once:
     `memory = layer.memory(value, value_mask=...)`, then `outputs, _ = layer.step(query,
     memory)` as often as needed: `outputs["context"]` equals `layer(query, value,
-    value_mask=...)`, unless the layer is causal. A step is causal with `causal=True`,
-    which needs all queries at once. With `positions` or a window, pass
+    value_mask=...)` of a layer that is not causal. The step ignores the `causal` of the
+    layer. For a causal result, pass `causal=True` to the step, with all queries in one
+    call. With `positions` or a window, pass
     `query_positions`, the position of each query in its sequence, int32
     `(batch, queries)`; without them, the queries of every step count from 0.
 
@@ -492,9 +493,13 @@ class MultiHeadStep(BaseStep):
     """Step of multi-head attention: project, attend, join the heads, project.
 
     If no weights are requested, the step may use the fused attention of the backend.
-    See `BaseStep` for the call. The mask may also be one per head, `(B, N, T, S)`;
-    `call` combines it with those of padding and window, and `_attend` with the causal
-    one, unless the fused attention needs no mask for that.
+    See `BaseStep` for the call. The mask may also be one per head, `(B, N, T, S)`.
+
+    Masks are combined where they are needed: `call` adds those of padding and window,
+    `_attend` the causal one. The fused attention is told that it is causal; if it needs
+    a mask for that, `fused_heads` of `ops/heads.py` adds it. A window in blocks has its
+    masks in `ops/sliding_windows.py`, and with a cache, `update_cache` of
+    `self_attention.py` adds the mask of the filled slots.
 
     Args:
         options: The `HeadOptions`.

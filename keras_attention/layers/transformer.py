@@ -293,11 +293,13 @@ class TransformerEncoderLayer(TransformerLayer):
             `(batch, depth)`.
         mask: Boolean `(batch, steps)`, `True` for valid steps; the implicit Keras mask
             of `inputs` by default.
+        inputs_mask: The same; Keras fills it with the implicit mask. `mask` wins.
         attention_mask: Boolean `(batch, steps, steps)` or `(steps, steps)`, or with an
             axis of heads after the batch; see `SelfAttention`.
         cache: Dict that `get_initial_cache` or the previous step returned.
         return_attention_scores: Whether to return the weights, too.
-        return_details: Whether to return a dict instead of the output, see there.
+        return_details: Whether to return a dict instead of the output; its entries are
+            listed under Returns.
         training: Whether the pass trains.
 
     Returns:
@@ -460,7 +462,8 @@ class TransformerDecoderLayer(TransformerLayer):
         memory: Dict that `memory(value)` returned, instead of `value`.
         cache: Dict that `get_initial_cache` or the previous step returned.
         return_attention_scores: Whether to return the weights over the value, too.
-        return_details: Whether to return a dict instead of the output, see there.
+        return_details: Whether to return a dict instead of the output; its entries are
+            listed under Returns.
         training: Whether the pass trains.
 
     Returns:

@@ -631,12 +631,16 @@ def test_causal_self_attention_of_the_tutorial(query):
 
 @row("`PositionalEmbedding`")
 def test_positional_embedding_of_the_tutorial(rng):
-    x = rng.normal(size=(1, 6, DEPTH)).astype("float32")
-    added = array(PositionEncoding()(math.sqrt(DEPTH) * x)) - math.sqrt(DEPTH) * x
-    # The tutorial has all sines first; here they alternate with the cosines.
-    angles = np.arange(6)[:, None] / 10_000 ** (np.arange(DEPTH // 2) / (DEPTH // 2))
-    same(added[0, :, 0::2], np.sin(angles))
-    same(added[0, :, 1::2], np.cos(angles))
+    x = math.sqrt(DEPTH) * rng.normal(size=(1, 6, DEPTH)).astype("float32")
+    # `positional_encoding(length, depth)` of the tutorial.
+    half = DEPTH / 2
+    depths = np.arange(half)[np.newaxis] / half
+    angles = np.arange(6)[:, np.newaxis] * (1 / 10_000**depths)
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+
+    same(PositionEncoding(layout="halves")(x), x + expected)
+    alternating = array(PositionEncoding()(x) - x)[0]
+    same(np.concatenate([alternating[:, 0::2], alternating[:, 1::2]], -1), expected)
 
 
 @row("the decoder's loop over time steps, in training")
