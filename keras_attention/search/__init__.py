@@ -18,7 +18,8 @@ eagerly, compiled, and in an exported graph.
 
 Every search takes a list of `constraints`, which rule out tokens: `Ban`,
 `BannedPhrases`, `ExactlyOnce`, `MinLength`, `NoLoops`, `NoRepeatNgrams`, `Prefix`,
-`RequiredPhrases`, or a subclass of `Constraint`. They do not change the scores of the tokens that remain.
+`RequiredPhrases`, or a subclass of `Constraint`. They do not change the scores of the
+tokens that remain.
 
 Shapes: B batch, K hypotheses, N vocabulary size, L maximum length, S positions.
 """
