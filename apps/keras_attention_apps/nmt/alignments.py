@@ -69,8 +69,15 @@ def align(
     """
     if not translator.attends:
         raise UserError("an alignment needs a model with attention")
+    tokenizers = translator.tokenizer, translator.tokenizer.target
     for chunk in chunks(pairs, batch_size * SORTED_BATCHES):
-        encoded = [[_encoded(translator, x) for x in pair] for pair in chunk]
+        encoded = [
+            [
+                _encoded(subwords, text, translator.max_length)
+                for subwords, text in zip(tokenizers, pair, strict=True)
+            ]
+            for pair in chunk
+        ]
         aligned: list[Alignment | None] = [None] * len(chunk)
         order = sorted(range(len(chunk)), key=lambda i: [len(x) for x in encoded[i]])
         for batch in chunks(order, batch_size):
@@ -83,10 +90,9 @@ def align(
         yield from filter(None, aligned)
 
 
-def _encoded(translator, text):
+def _encoded(subwords, text, max_length):
     """Return the token ids of a sentence, at most as many as the model reads."""
-    token_ids = translator.tokenizer.encode(text)
-    return [*token_ids[:-1][: translator.max_length - 1], END]
+    return [*subwords.encode(text)[:-1][: max_length - 1], END]
 
 
 def _alignment(translator, pair, encoded, hypothesis):

@@ -5,10 +5,14 @@ import base64
 import numpy as np
 import pytest
 
+from attention_testing.nmt import marian as published
+from attention_testing.web_pages import opened
 from keras_attention_apps.common.confidence import Confidence
 from keras_attention_apps.nmt import LiteTranslator
 from keras_attention_apps.nmt.commands import export
+from keras_attention_apps.nmt.commands.import_model import read_translator
 from keras_attention_apps.nmt.lexicon import Lexicon
+from keras_attention_apps.nmt.markup import translate_html
 
 from .conftest import untrained
 
@@ -95,3 +99,114 @@ def test_translations_are_those_of_python(
             assert [tuple(pair) for pair in entry["alignment"]] == translation.alignment
             weights = np.reshape(entry["weights"], translation.weights.shape)
             np.testing.assert_allclose(weights, translation.weights, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory):
+    """The LiteRT file of an imported model with two target languages."""
+    folder = tmp_path_factory.mktemp("many")
+    published.write_transformers(
+        folder / "opus-mt-en-mul",
+        languages=[">>deu<<", ">>fra<<"],
+        # With these weights, translations have words, and depend on the language.
+        seed=6,
+        end_bias=1.0,
+        max_position_embeddings=16,
+    )
+    translator = read_translator(folder / "opus-mt-en-mul")
+    search = translator.search_options(beam_size=3, max_length_ratio=1.0)
+    path = folder / "many.tflite"
+    with pytest.MonkeyPatch.context() as patch:
+        # As for a model of the usual size: one length of sources.
+        patch.setattr(export, "MAX_WEIGHTS", 1000)
+        export.save_lite_translator(translator, path, search=search, quantize="none")
+    return path
+
+
+# A ligature, unknown characters, a sentence that names its language, and a long one.
+IMPORTED_SENTENCES = (
+    "Two cats sleep on the roof.",
+    "A dog ru\ufb01n. The snow!",
+    ">>fra<< Two cats.",
+    "\u0436\u0437 z dog \uff12",
+    "",
+    "the red roof " * 9,
+)
+
+
+def test_imported_models_translate_as_in_python(library, multilingual):
+    lite = LiteTranslator(multilingual)
+    page = "<p>Two <b>cats</b> sleep.</p>"
+
+    description, actual, pages, error = library(
+        """async ([model, sentences, languages, page]) => {
+            const bytes = Uint8Array.from(atob(model), x => x.charCodeAt(0));
+            const translator = await library.load(bytes.buffer);
+            const found = [];
+            const pages = [];
+            for (const targetLanguage of languages) {
+                const options = {nBest: 2, targetLanguage};
+                for (const sentence of sentences) {
+                    found.push(await translator.translate(sentence, options));
+                }
+                pages.push(await translator.translateHtml(page, {targetLanguage}));
+            }
+            const error = await translator.translate("a", {targetLanguage: "xyz"}).then(
+                () => "", (error) => error.message);
+            return [translator.description, found, pages, error];
+        }""",
+        [
+            base64.b64encode(multilingual.read_bytes()).decode(),
+            IMPORTED_SENTENCES,
+            ["deu", "fra"],
+            page,
+        ],
+    )
+
+    assert description["targetLanguages"] == ["deu", "fra"]
+    assert description["languages"] == ["en", "mul"]
+    assert error == "Expected as target language one of deu, fra. Received: xyz."
+    expected = []
+    for language in ("deu", "fra"):
+        options = {"n_best": 2, "target_language": language}
+        expected += lite.translate_each(IMPORTED_SENTENCES, **options)
+    texts = [ranked[0].text for ranked in expected]
+    assert texts[: len(IMPORTED_SENTENCES)] != texts[len(IMPORTED_SENTENCES) :]
+    for several, others in zip(actual, expected, strict=True):
+        for one, other in zip(several, others, strict=True):
+            assert one["text"] == other.text
+            assert one["words"] == other.words
+            assert one["sourceWords"] == other.source_words
+            assert one["subwords"] == other.subwords
+            assert one["cut"] == other.cut
+            assert one["score"] == pytest.approx(other.score, abs=1e-3)
+            assert [tuple(pair) for pair in one["alignment"]] == other.alignment
+            weights = np.reshape(one["weights"], other.weights.shape)
+            np.testing.assert_allclose(weights, other.weights, atol=1e-3)
+            np.testing.assert_allclose(one["endWeights"], other.end_weights, atol=1e-3)
+    for actual, language, code in zip(pages, ("deu", "fra"), ("de", "fr"), strict=True):
+        assert actual["text"] == translate_html(
+            lite, page, language=code, target_language=language
+        )
+
+
+def test_the_page_has_a_menu_of_target_languages(browser, built, serve, multilingual):
+    lite, sentence = LiteTranslator(multilingual), IMPORTED_SENTENCES[0]
+    texts = {
+        name: lite.translate(sentence, target_language=language).text
+        for name, language in (("German", "deu"), ("French", "fra"))
+    }
+    assert texts["German"] and texts["French"] and texts["German"] != texts["French"]
+
+    with opened(browser, f"{serve(built)}/#translator") as (page, _):
+        assert not page.get_by_label("Target language").is_visible()
+        page.locator("#translator .model input").first.set_input_files(multilingual)
+        page.locator("#translator .model b", has_text="translator").wait_for()
+        menu = page.get_by_label("Target language")
+        assert menu.locator("option").all_text_contents() == ["German", "French"]
+        page.get_by_label("Sentence", exact=True).last.fill(sentence)
+        headline = page.locator("#translator h2")
+        for name in ("German", "French", "German"):
+            menu.select_option(label=name)
+            headline.filter(has_text=texts[name]).first.wait_for()
+            assert headline.first.text_content() == texts[name]

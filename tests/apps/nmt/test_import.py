@@ -24,6 +24,7 @@ from keras_attention import Ban, beam_search
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.tokenizer import END, PAD, START, UNKNOWN
 from keras_attention_apps.nmt import marian
+from keras_attention_apps.nmt.alignments import align
 from keras_attention_apps.nmt.commands.import_model import read_translator
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
@@ -137,6 +138,27 @@ def test_an_imported_model_comes_back_from_its_folder(folder, tmp_path, capsys):
     # A word of the glossary is spelt by the subwords of the target.
     glossary = loaded.translate("Two cats sleep.", glossary={"cats": "katzen"})
     assert "katzen" in glossary.text.lower()
+
+
+def test_given_translations_have_the_subwords_of_the_target(folder, monkeypatch):
+    translator, forced = read_translator(folder), []
+    force = translator.forced_hypotheses
+
+    def record(sources, targets):
+        forced.append((sources, targets))
+        return force(sources, targets)
+
+    monkeypatch.setattr(translator, "forced_hypotheses", record)
+    source, target = "Two cats sleep.", "schnee katzen dach schlafen rotem"
+
+    (alignment,) = align(translator, [(source, target)])
+
+    subwords = translator.tokenizer
+    assert subwords.encode(target) != subwords.target.encode(target)
+    ((sources, targets),) = forced
+    assert list(sources[0]) == subwords.encode(source)
+    assert list(targets[0]) == subwords.target.encode(target)
+    assert alignment.weights.shape == (5, 3)
 
 
 def test_a_maximum_length_can_be_chosen(folder, tmp_path):

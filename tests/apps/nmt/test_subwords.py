@@ -1,13 +1,20 @@
+import base64
+import json
+import random
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from attention_testing.browser_pages import run_typescript
+from attention_testing.nmt import marian as published
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.tokenizer import END
+from keras_attention_apps.nmt import marian
 from keras_attention_apps.nmt.attention_weights import alignment_of, merge_weights
-from keras_attention_apps.nmt.subwords import Subwords, clean
+from keras_attention_apps.nmt.subwords import Subwords, clean, normalization_table
 
 from .conftest import unspaced_sentences
 
@@ -193,3 +200,136 @@ def test_words_without_attention_are_not_aligned():
 def test_weights_of_words_are_at_most_one():
     # In bfloat16, rounding makes some sums of weights larger than one.
     assert merge_weights(np.array([[0.50390625, 0.5]]), [0, 0], [0]).tolist() == [[1.0]]
+
+
+CASES = Path(__file__).parent / "subword_cases.json"
+CHARACTERS = [
+    *"abcst12.,/@>< \t\u3000\u200b\u00ad\u0308\u0301\uff9e",
+    *"\ufb01\uff21\u00bd\u2122\u4e2d\u56fd\u1100\u1161\uac00\ufee3\u0645\u0436\u00df\u1e9b",
+    *["\U0001f600", "\U0001f601", "cat", "the", "fin", "@@", ">>deu<<", "\ufdfa"],
+]
+
+
+def described_models():
+    return json.loads(CASES.read_text("utf-8"))
+
+
+def described(description):
+    """Return the `Subwords` of a model in the file of cases."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    kinds = ModelProto.SentencePiece
+    model = ModelProto()
+    for piece in ("<pad>", "<s>", "</s>", "<unk>"):
+        kind = kinds.UNKNOWN if piece == "<unk>" else kinds.CONTROL
+        model.pieces.add(piece=piece, score=0.0, type=kind)
+    for piece, score, kind in description["pieces"]:
+        model.pieces.add(piece=piece, score=score, type=getattr(kinds, kind.upper()))
+    for byte in range(256) if description["bytes"] else ():
+        model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=kinds.BYTE)
+    trainer = model.trainer_spec
+    trainer.model_type = getattr(trainer, description["kind"].upper())
+    trainer.byte_fallback = description["bytes"]
+    trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id = range(4)
+    trainer.vocab_size = len(model.pieces)
+    name = description["normalization"]
+    model.normalizer_spec.name = name
+    model.normalizer_spec.precompiled_charsmap = normalization_table(name)
+    return Subwords(model.SerializeToString())
+
+
+@pytest.mark.parametrize("description", described_models(), ids=lambda x: x["name"])
+def test_subwords_of_published_models(description):
+    subwords = described(description)
+    for text, expected in description["cases"]:
+        *pieces, end = (subwords.pieces[token] for token in subwords.encode(text))
+        assert " ".join(pieces) == expected, text
+        assert end == "</s>"
+
+
+@pytest.mark.browser
+def test_the_static_page_has_the_same_subwords(tmp_path):
+    script = """
+        import { readFileSync } from "node:fs";
+        import { Subwords } from "SOURCE/subwords";
+        const models = JSON.parse(readFileSync(0, "utf8"));
+        const found = models.map(({ model, texts }) => {
+            const subwords = new Subwords(new Uint8Array(Buffer.from(model, "base64")));
+            const languages = Object.fromEntries(subwords.languages);
+            return { languages, ids: texts.map((text) => subwords.encode(text)) };
+        });
+        console.log(JSON.stringify(found));
+        """
+    rng = random.Random(5)
+    descriptions = described_models()
+    models = [described(x) for x in descriptions]
+    # A trained model, whose scores have all digits; and two vocabularies in one.
+    trained = marian.subwords_of(published_model(tmp_path))
+    models.append(trained)
+    texts = [[text for text, _ in x["cases"]] for x in descriptions] + [[]]
+    for of_model in texts:
+        of_model += [
+            "".join(rng.choices(CHARACTERS, k=rng.randint(1, 30))) for _ in range(300)
+        ]
+        of_model += [" ".join(rng.choices(WORDS, k=20)) for _ in range(20)]
+    given = [
+        {"model": base64.b64encode(x.content).decode(), "texts": y}
+        for x, y in zip(models, texts, strict=True)
+    ]
+
+    answers = run_typescript(script, given, tmp_path)
+
+    for description, answer in zip(descriptions, answers, strict=False):
+        pieces = described(description).pieces
+        for (text, expected), ids in zip(
+            description["cases"], answer["ids"], strict=False
+        ):
+            assert " ".join(pieces[token] for token in ids[:-1]) == expected, text
+    for model, of_model, answer in zip(models, texts, answers, strict=True):
+        assert answer["languages"] == model.languages
+        for text, ids in zip(of_model, answer["ids"], strict=True):
+            assert ids == model.encode(text), repr(text)
+    assert trained.target.content != trained.content
+
+
+WORDS = f"{published.SOURCE_WORDS} {published.TARGET_WORDS}".split()
+
+
+def published_model(folder):
+    published.write_transformers(folder / "many", languages=[">>deu<<", ">>fra<<"])
+    return marian.read_published(folder / "many")
+
+
+@pytest.mark.browser
+def test_the_static_page_says_that_subwords_are_damaged(tmp_path):
+    script = """
+        import { readFileSync } from "node:fs";
+        import { Subwords } from "SOURCE/subwords";
+        const found = JSON.parse(readFileSync(0, "utf8")).map((model) => {
+            try {
+                const bytes = new Uint8Array(Buffer.from(model, "base64"));
+                new Subwords(bytes).encode("cat");
+            } catch (error) {
+                return [error.name, error.message];
+            }
+        });
+        console.log(JSON.stringify(found));
+        """
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    description = described_models()[0]
+    contents = []
+    for table in (b"\5\0\0\0\1", b"\xff" * 40, b"\4\0\0\0\xff\xff\xff\xff"):
+        model = ModelProto.FromString(described(description).content)
+        model.normalizer_spec.precompiled_charsmap = table
+        contents.append(model.SerializeToString())
+    model.trainer_spec.model_type = model.trainer_spec.WORD
+    contents.append(model.SerializeToString())
+    given = [base64.b64encode(x).decode() for x in contents]
+
+    *damaged, other = run_typescript(script, given, tmp_path)
+
+    assert all(
+        x == ["ModelError", "The subwords of this file are damaged."] for x in damaged
+    )
+    assert other[0] == "ModelError" and "expected a unigram model" in other[1]

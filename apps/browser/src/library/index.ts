@@ -11,11 +11,20 @@ import type {
   RunOptions,
   TranslatedFile,
   Translation,
+  TranslationOptions,
 } from "./types";
 import { ModelError } from "./types";
 
 export { ModelError };
-export type { Caption, Description, Progress, RunOptions, TranslatedFile, Translation };
+export type {
+  Caption,
+  Description,
+  Progress,
+  RunOptions,
+  TranslatedFile,
+  Translation,
+  TranslationOptions,
+};
 
 export interface LoadOptions {
   /** Called while the runtime and the model are downloaded. */
@@ -26,6 +35,8 @@ export interface LoadOptions {
 export interface HtmlOptions {
   /** Code of the language that the page declares; by default that of the model. */
   language?: string;
+  /** One of the `targetLanguages` of a multilingual model. */
+  targetLanguage?: string;
   /** Whether elements with an unsure translation get the attribute `data-unsure`. */
   marksUnsure?: boolean;
   /** Called with the number of sentences that are translated, `loaded` of `total`. */
@@ -70,9 +81,14 @@ export class Translator {
     readonly description: Description,
   ) {}
 
-  /** Translate a text of one sentence or several; the result is a list, best first. */
-  translate(text: string, options: RunOptions = {}): Promise<Translation[]> {
-    return ask({ kind: "run", model: this.id, input: text, nBest: options.nBest ?? 1 });
+  /**
+   * Translate a text of one sentence or several; the result is a list, best first.
+   *
+   * @throws ModelError If the model does not have the target language.
+   */
+  translate(text: string, options: TranslationOptions = {}): Promise<Translation[]> {
+    const { nBest = 1, targetLanguage } = options;
+    return ask({ kind: "run", model: this.id, input: text, nBest, targetLanguage });
   }
 
   /**

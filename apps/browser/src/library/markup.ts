@@ -19,14 +19,16 @@ export interface SentenceTranslator {
   readonly lexicon?: Lexicon;
   /** Return the number of subwords of a sentence. */
   tokenCount(sentence: string): number;
-  /** Translate a text as one sentence. */
-  translateSentence(sentence: string): Promise<Translation>;
+  /** Translate a text as one sentence, into a target language of the model. */
+  translateSentence(sentence: string, targetLanguage?: string): Promise<Translation>;
 }
 
 /** How a file is translated. */
 export interface FileOptions {
   /** Code of the target language, which a page then declares. */
   language?: string;
+  /** Target language of a multilingual model. */
+  targetLanguage?: string;
   /** Whether elements with an unsure translation get the attribute `data-unsure`. */
   marksUnsure?: boolean;
   /** Called with the number of translated sentences and that of all. */
@@ -39,7 +41,7 @@ export interface FileOptions {
 export async function translateHtml(
   translator: SentenceTranslator,
   text: string,
-  { language, marksUnsure, report, check }: FileOptions = {},
+  { language, targetLanguage, marksUnsure, report, check }: FileOptions = {},
 ): Promise<TranslatedFile> {
   const document = read(text, language);
   const placeOf = document.placeOf ?? lineOf(document.source);
@@ -49,7 +51,7 @@ export async function translateHtml(
     const translations: Translation[] = [];
     for (const sentence of sentences) {
       await check?.();
-      const result = await translator.translateSentence(sentence);
+      const result = await translator.translateSentence(sentence, targetLanguage);
       const reason = doubtOf(result);
       if (reason) reasons.set(sentence, reason);
       translations.push(result);

@@ -1,11 +1,15 @@
-/** Subwords of a SentencePiece model of byte-pair encoding; see `nmt/subwords.py`. */
+/** Subwords of a SentencePiece model, BPE or unigram; see `nmt/subwords.py`. */
 
+import { Normalizer, WORD_BEGIN } from "./normalizer";
+import { fields, float } from "./protocol_buffers";
 import { beginsUnspaced, clean, hasUnspaced } from "./text";
 import { ModelError } from "./types";
+import { Unigram } from "./unigram";
+import type { Entry } from "./unigram";
 
 export const [PAD, START, END, UNKNOWN] = [0, 1, 2, 3];
 export const FILE_NAME = "subwords.model";
-export const WORD_BEGIN = "\u2581";
+export { WORD_BEGIN };
 
 // Longer texts are cut before they are tokenized.
 const MAX_CHARACTERS = 1_000_000;
@@ -13,13 +17,17 @@ const MAX_UTF_8_BYTES = 4;
 
 // Types of pieces, fields, and the type of model in SentencePiece's protocol buffers.
 const [NORMAL, UNKNOWN_TYPE, CONTROL, USER_DEFINED, UNUSED, BYTE] = [1, 2, 3, 4, 5, 6];
-const BPE = 2;
+const [UNIGRAM, BPE] = [1, 2];
+// Token of a target language, such as `>>deu<<`.
+const LANGUAGE = new RegExp(`^${WORD_BEGIN}>>([^<>]+)<<$`, "u");
 
 /** A part of the text, in a doubly linked list. */
 interface Symbol {
   text: string;
   previous: number;
   next: number;
+  /** Whether it is never merged with others. */
+  isFixed: boolean;
 }
 
 interface Pair {
@@ -34,11 +42,18 @@ export class Subwords {
   readonly pieces: string[] = [];
   /** The bytes of the ids that stand for one. */
   readonly bytes = new Map<number, number>();
+  /** The ids of the target languages of a multilingual model, by their names there. */
+  readonly languages = new Map<string, number>();
   private readonly types: number[] = [];
   private readonly scores: number[] = [];
   private readonly ids = new Map<string, number>();
   private readonly byteIds: number[] = [];
-  private prefix = WORD_BEGIN;
+  private normalizer = new Normalizer();
+  /** Subwords that a text is always split into, the longest first. */
+  private readonly userDefined: string[] = [];
+  private kind = UNIGRAM;
+  private spellsUnknown = false;
+  private readonly unigram?: Unigram;
 
   constructor(model: Uint8Array) {
     try {
@@ -51,6 +66,20 @@ export class Subwords {
     if (special.some((type, id) => this.types[id] !== type)) {
       throw new ModelError("The subwords of this file lack the special tokens.");
     }
+    this.userDefined.sort((one, other) => other.length - one.length);
+    if (this.kind === UNIGRAM) this.unigram = this.unigramModel();
+  }
+
+  private unigramModel(): Unigram {
+    const entries = new Map<string, Entry>();
+    for (const [text, id] of this.ids) {
+      const [isUserDefined, isUnused] = [USER_DEFINED, UNUSED].map(
+        (type) => this.types[id] === type,
+      );
+      entries.set(text, { id, score: this.scores[id], isUserDefined, isUnused });
+    }
+    const scores = this.scores.filter((_, id) => this.types[id] === NORMAL);
+    return new Unigram(entries, scores);
   }
 
   private read(model: Uint8Array) {
@@ -58,22 +87,16 @@ export class Subwords {
       if (field === 1) this.addPiece(content as Uint8Array);
       if (field === 2) {
         const trainer = new Map(fields(content as Uint8Array));
-        if (trainer.get(3) !== BPE || !trainer.get(35)) {
+        this.kind = (trainer.get(3) as number | undefined) ?? UNIGRAM;
+        this.spellsUnknown = Boolean(trainer.get(35));
+        if ((this.kind !== UNIGRAM && this.kind !== BPE) || trainer.get(24)) {
           throw new ModelError(
-            "The subwords of this file are of another kind: expected byte-pair " +
-              "encoding with bytes, as nmt train learns it.",
+            "The subwords of this file are of another kind: expected a unigram model " +
+              "or byte-pair encoding, with a mark at the beginning of words.",
           );
         }
       }
-      if (field === 3) {
-        const normalizer = new Map(fields(content as Uint8Array));
-        if ((normalizer.get(2) as Uint8Array | undefined)?.length) {
-          throw new ModelError(
-            "The subwords of this file normalise texts by a table, which is not read.",
-          );
-        }
-        if (normalizer.get(3) === 0) this.prefix = "";
-      }
+      if (field === 3) this.normalizer = new Normalizer(content as Uint8Array);
     }
   }
 
@@ -88,6 +111,9 @@ export class Subwords {
     if (type === NORMAL || type === USER_DEFINED || type === UNUSED) {
       this.ids.set(text, id);
     }
+    if (type === USER_DEFINED) this.userDefined.push(text);
+    const language = LANGUAGE.exec(text)?.[1];
+    if (language !== undefined) this.languages.set(language, id);
     if (type === BYTE) {
       const byte = parseInt(text.slice(3, 5), 16);
       this.bytes.set(id, byte);
@@ -102,30 +128,48 @@ export class Subwords {
   /** Return the token ids of a text, ending with END. */
   encode(text: string): number[] {
     const cleaned = clean(text.slice(0, MAX_CHARACTERS));
-    if (!cleaned) return [END];
-    const marked = this.prefix + cleaned.replaceAll(" ", WORD_BEGIN);
-    return [...this.merged(marked).flatMap((piece) => this.idsOf(piece)), END];
+    // No text that is cleaned has a mark.
+    const kept = this.userDefined.filter((piece) => !piece.includes(WORD_BEGIN));
+    const normalized = this.normalizer.normalize(cleaned, kept);
+    const subwords =
+      this.unigram?.split(normalized) ??
+      this.merged(normalized).map((text) => ({ text, id: this.ids.get(text) }));
+    const ids: number[] = [];
+    for (const { id, text } of subwords) {
+      if (id !== undefined) ids.push(id);
+      else if (this.spellsUnknown) {
+        for (const byte of new TextEncoder().encode(text)) ids.push(this.byteIds[byte]);
+      }
+      // Unknown characters one after the other are one token.
+      else if (ids.at(-1) !== UNKNOWN) ids.push(UNKNOWN);
+    }
+    return [...ids, END];
   }
 
-  private idsOf(piece: string): number[] {
-    const id = this.ids.get(piece);
-    if (id !== undefined) return [id];
-    return [...new TextEncoder().encode(piece)].map((byte) => this.byteIds[byte]);
+  /** Return the characters of a text, and its subwords that are always chosen. */
+  private symbols(text: string): Symbol[] {
+    const symbols: Symbol[] = [];
+    for (let place = 0; place < text.length; ) {
+      const fixed = this.userDefined.find((piece) => text.startsWith(piece, place));
+      const part = fixed ?? String.fromCodePoint(text.codePointAt(place)!);
+      const i = symbols.length;
+      const isFixed = fixed !== undefined;
+      symbols.push({ text: part, previous: i - 1, next: i + 1, isFixed });
+      place += part.length;
+    }
+    if (symbols.length) symbols[symbols.length - 1].next = -1;
+    return symbols;
   }
 
   /** Merge characters to subwords, the pair of the best score first. */
   private merged(text: string): string[] {
-    const symbols: Symbol[] = Array.from(text, (character, i) => ({
-      text: character,
-      previous: i - 1,
-      next: i + 1,
-    }));
-    if (symbols.length) symbols[symbols.length - 1].next = -1;
+    const symbols = this.symbols(text);
     const queue = new Queue();
     // How an unused piece is split again.
     const parts = new Map<string, [string, string]>();
     const add = (left: number, right: number) => {
       if (left < 0 || right < 0) return;
+      if (symbols[left].isFixed || symbols[right].isFixed) return;
       const pair = [symbols[left].text, symbols[right].text] as [string, string];
       const id = this.ids.get(pair[0] + pair[1]);
       if (id === undefined) return;
@@ -282,32 +326,4 @@ class Queue {
 
 function isBefore(one: Pair, other: Pair): boolean {
   return one.score > other.score || (one.score === other.score && one.left < other.left);
-}
-
-const float = (bytes: Uint8Array) =>
-  new DataView(bytes.buffer, bytes.byteOffset).getFloat32(0, true);
-
-/** Yield the fields of a message in Protocol Buffers: numbers, or bytes. */
-function* fields(message: Uint8Array): Generator<[number, number | Uint8Array]> {
-  let place = 0;
-  const integer = () => {
-    let value = 0;
-    for (let scale = 1; ; scale *= 128) {
-      const byte = message[place++];
-      if (byte === undefined) throw new Error("a number is damaged");
-      value += (byte & 127) * scale;
-      if (byte < 128) return value;
-    }
-  };
-  while (place < message.length) {
-    const key = integer();
-    const kind = key % 8;
-    if (kind === 0) {
-      yield [Math.floor(key / 8), integer()];
-      continue;
-    }
-    const size = kind === 2 ? integer() : ({ 1: 8, 5: 4 }[kind] ?? NaN);
-    if (!(place + size <= message.length)) throw new Error("a field is damaged");
-    yield [Math.floor(key / 8), message.subarray(place, (place += size))];
-  }
 }

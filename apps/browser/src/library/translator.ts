@@ -24,6 +24,8 @@ const [RARE_LENGTH, RARE_PIECES, RARE_PIECE_LENGTH] = [4, 3, 2.5];
 // A first word before these is a verb.
 const AFTER_VERB =
   /^ (?:du|ihr|dich|dir|euch|mich|mir|uns|sich|er|sie|es|wir)(?![\p{L}\p{N}_])/u;
+// Target language at the beginning of a text, such as `>>deu<<`.
+const TARGET_LANGUAGE = /^\s*>>([^<>]+)<<\s*/u;
 // An n-gram of up to so many tokens that follows itself so many times is a loop.
 const [LOOP_TOKENS, LOOP] = [4, 4];
 
@@ -100,23 +102,56 @@ export class TranslationModel implements SentenceTranslator {
     return marked;
   }
 
-  /** Translate a text of one sentence or several; see `joined_best` of Python. */
-  translate(text: string, nBest: number): Promise<Translation[]> {
-    return this.translateParts(
-      new Layout(text, this.languages[0], this.hasSymbols),
-      nBest,
-    );
+  /** Target languages of a multilingual model, as its vocabulary spells them. */
+  get targetLanguages(): string[] {
+    return [...this.subwords.languages.keys()];
+  }
+
+  /**
+   * Translate a text of one sentence or several; see `joined_best` of Python.
+   *
+   * Of a multilingual model, every sentence begins with the target language, which is
+   * that of the text if it begins with one.
+   */
+  async translate(
+    text: string,
+    nBest: number,
+    targetLanguage?: string,
+  ): Promise<Translation[]> {
+    const [language, rest] = this.addressed(text, targetLanguage);
+    const layout = new Layout(rest, this.languages[0], this.hasSymbols);
+    return this.translateParts(layout, nBest, language);
   }
 
   /** Translate a text as one sentence. */
-  async translateSentence(sentence: string): Promise<Translation> {
-    return (await this.translateParts(this.whole(sentence), 1))[0];
+  async translateSentence(sentence: string, targetLanguage?: string): Promise<Translation> {
+    const [language, rest] = this.addressed(sentence, targetLanguage);
+    return (await this.translateParts(this.whole(rest), 1, language))[0];
+  }
+
+  /** Return the target language of a text, and the text without its token. */
+  private addressed(text: string, language?: string): [string | undefined, string] {
+    const known = this.subwords.languages;
+    if (language !== undefined && !known.has(language)) {
+      const expected = known.size
+        ? `one of ${this.targetLanguages.join(", ")}`
+        : "none, because the model has one target language";
+      throw new ModelError(
+        `Expected as target language ${expected}. Received: ${language}.`,
+      );
+    }
+    const match = TARGET_LANGUAGE.exec(text);
+    return match && known.has(match[1])
+      ? [match[1], text.slice(match[0].length)]
+      : [language, text];
   }
 
   /** Return the number of subwords of a sentence, or of its longest part. */
   tokenCount(sentence: string): number {
+    // One more for the target language.
+    const more = this.subwords.languages.size ? 1 : 0;
     const counts = this.whole(sentence).parts.map(
-      (part) => this.subwords.encode(this.prepared(part).text).length,
+      (part) => this.subwords.encode(this.prepared(part).text).length + more,
     );
     return Math.max(...counts);
   }
@@ -125,11 +160,15 @@ export class TranslationModel implements SentenceTranslator {
     return new Layout(sentence, this.languages[0], this.hasSymbols, false);
   }
 
-  private async translateParts(layout: Layout, nBest: number): Promise<Translation[]> {
+  private async translateParts(
+    layout: Layout,
+    nBest: number,
+    language?: string,
+  ): Promise<Translation[]> {
     const isCut = layout.parts.length > MAX_SENTENCES;
     let best: Translation[][] = [[]];
     for (const part of layout.parts.slice(0, MAX_SENTENCES)) {
-      const translations = await this.translatePart(part, nBest);
+      const translations = await this.translatePart(part, nBest, language);
       best = best
         .flatMap((chosen, place) =>
           // Combinations that are worse than `nBest` others are left out.
@@ -166,12 +205,16 @@ export class TranslationModel implements SentenceTranslator {
     return new Prepared(part, this.languages, this.hasSymbols, isWord, isRare);
   }
 
-  private async translatePart(part: Part, nBest: number) {
+  private async translatePart(part: Part, nBest: number, language?: string) {
     const prepared = this.prepared(part);
     let source = this.subwords.encode(prepared.text);
+    if (source.length === 1) return [this.marked(EMPTY)];
+    const first = language === undefined ? 0 : 1;
+    if (language !== undefined) {
+      source = [this.subwords.languages.get(language)!, ...source];
+    }
     const cut = source.length > this.maxLength;
     if (cut) source = [...source.slice(0, this.maxLength - 1), END];
-    if (source.length === 1) return [this.marked(EMPTY)];
     if (prepared.hasOnlySymbols) return [this.marked(copied(prepared))];
     const columns = this.lengths.find((length) => length >= source.length)!;
     const padded = new Int32Array(columns).fill(PAD);
@@ -180,19 +223,26 @@ export class TranslationModel implements SentenceTranslator {
     const ranked = await this.search.run(name, "source", padded, [1, columns]);
     return ranked
       .slice(0, nBest)
-      .map((one) => this.translation(prepared, source, cut, one, ranked));
+      .map((one) => this.translation(prepared, source, first, cut, one, ranked));
   }
 
-  /** Return the translation of one of the `ranked` hypotheses of a sentence. */
+  /**
+   * Return the translation of one of the `ranked` hypotheses of a sentence.
+   *
+   * The sentence begins at the token `first` of the source, after the target language.
+   */
   private translation(
     prepared: Prepared,
     source: number[],
+    first: number,
     cut: boolean,
     hypothesis: Hypothesis,
     ranked: Hypothesis[],
   ): Translation {
     const { length, weights, positions } = hypothesis;
-    const { words: encoded, places: sourcePlaces } = this.subwords.words(source);
+    const { words: encoded, places: sourcePlaces } = this.subwords.words(
+      source.slice(first),
+    );
     let tokenIds = Array.from(hypothesis.tokenIds);
     let origins = tokenIds.map((_, i) => i);
     if (this.copying) {
@@ -220,8 +270,13 @@ export class TranslationModel implements SentenceTranslator {
       counts[place] += 1;
       columns.forEach((column, j) => {
         // Without attention, the only weight is that of the summary vector.
-        if (this.attends) merged[place][column] += weights[origins[i] * positions + j];
+        if (!this.attends) return;
+        merged[place][column] += weights[origins[i] * positions + first + j];
       });
+      // The attention to the target language counts as that to the end.
+      if (this.attends && first) {
+        merged[place][encoded.length] += weights[origins[i] * positions];
+      }
     });
     const rows = merged.map((row, i) =>
       row.map((weight) => Math.min(weight / Math.max(counts[i], 1), 1)),

@@ -1,6 +1,14 @@
 /** What a model returns, see `schema.ts`, and what it says about itself. */
 
+import type { RunOptions } from "./schema";
+
 export type { Caption, RunOptions, Translation } from "./schema";
+
+/** Options of a translation. */
+export interface TranslationOptions extends RunOptions {
+  /** One of the `targetLanguages` of a multilingual model. */
+  targetLanguage?: string;
+}
 
 /** What a file says about its model. */
 export interface Description {
@@ -17,6 +25,8 @@ export interface Description {
   threads: number;
   /** Codes of the source and the target language of a translator, if they are known. */
   languages?: [string | undefined, string | undefined];
+  /** Target languages of a multilingual translator, as its vocabulary spells them. */
+  targetLanguages?: string[];
   /** Maximum number of results: the beam width with which the file was exported. */
   beamSize: number;
   /** Rows and columns of the attention maps of a captioner. */

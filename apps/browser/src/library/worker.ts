@@ -1,6 +1,7 @@
 /** The worker that loads models and runs them, so that the page stays responsive. */
 
 import { CaptionModel } from "./captioner";
+import { languageCode } from "./languages";
 import { translateHtml } from "./markup";
 import type { FileOptions } from "./markup";
 import { MAX_FILE_BYTES, readModelFile } from "./model_file";
@@ -12,12 +13,21 @@ import type { Description, Progress } from "./types";
 /** What the page asks for; the answer has the same `id`. */
 export type Request =
   | { id: number; kind: "load"; source: string | Blob | Uint8Array<ArrayBuffer> }
-  | { id: number; kind: "run"; model: number; input: any; nBest: number }
+  | RunRequest
   | { id: number; kind: "file"; model: number; text: string; options: FileRequest }
   | { id: number; kind: "stop"; request: number }
   | { id: number; kind: "close"; model: number };
 
-type FileRequest = Pick<FileOptions, "language" | "marksUnsure">;
+interface RunRequest {
+  id: number;
+  kind: "run";
+  model: number;
+  input: any;
+  nBest: number;
+  targetLanguage?: string;
+}
+
+type FileRequest = Pick<FileOptions, "language" | "targetLanguage" | "marksUnsure">;
 
 interface Loaded {
   model: CaptionModel | TranslationModel;
@@ -89,7 +99,7 @@ async function load({ id, source }: Extract<Request, { kind: "load" }>) {
     beamSize,
     ...(model instanceof CaptionModel
       ? { grid: model.grid }
-      : { languages: model.languages }),
+      : { languages: model.languages, targetLanguages: model.targetLanguages }),
   };
   return { id, description };
 }
@@ -117,7 +127,7 @@ async function run(request: Exclude<Request, { kind: "load" | "stop" }>) {
     return;
   }
   if (request.kind === "file") return translateFile(loaded.model, request);
-  const { input, nBest } = request;
+  const { input, nBest, targetLanguage } = request;
   if (!(nBest >= 1 && nBest <= loaded.beamSize)) {
     throw new ModelError(
       `nBest must be between 1 and the beam width of the file, ${loaded.beamSize}. ` +
@@ -126,7 +136,7 @@ async function run(request: Exclude<Request, { kind: "load" | "stop" }>) {
   }
   return loaded.model instanceof CaptionModel
     ? loaded.model.caption(input, nBest)
-    : loaded.model.translate(input, nBest);
+    : loaded.model.translate(input, nBest, targetLanguage);
 }
 
 async function translateFile(
@@ -139,7 +149,9 @@ async function translateFile(
   let last = 0;
   try {
     return await translateHtml(model, text, {
-      language: model.languages[1],
+      language: options.targetLanguage
+        ? languageCode(options.targetLanguage)
+        : model.languages[1],
       ...options,
       report(loaded, total) {
         self.postMessage({ id, progress: { loaded, total } });

@@ -1,6 +1,7 @@
 /** The page: two tools, each with its model. */
 
 import { Captioner, load, Translator } from "../library/index";
+import { languageCode } from "../library/languages";
 import { takePhotograph } from "./camera";
 import { captionView } from "./caption_view";
 import { alert, element, find } from "./dom";
@@ -44,6 +45,8 @@ class Tool<M extends Model, Input> {
     readonly kind: Kind,
     /** Runs the model on an input, and returns what to show and what to read out. */
     private readonly run: (model: M, input: Input) => Promise<[Node[], string]>,
+    /** Shows what the user can choose of a model. */
+    private readonly onModel: (model: M) => void = () => {},
   ) {
     this.file = kind;
     this.panel = find(`#${kind}`);
@@ -102,6 +105,7 @@ class Tool<M extends Model, Input> {
     this.isIncluded = isIncluded;
     this.loading ??= Promise.resolve();
     this.describe();
+    this.onModel(model);
     announce(`The model ${model.description.name} is ready.`);
     if (this.input !== undefined) void this.process(this.input);
   }
@@ -206,12 +210,48 @@ const captioner = new Tool<Captioner, Blob>("captioner", async (model, photo) =>
 });
 let shownPhoto: string | undefined;
 
-const translator = new Tool<Translator, string | File>("translator", async (model, text) => {
-  if (text instanceof File) return translateFile(model, text);
-  const translations = await model.translate(text, { nBest: nBest(model) });
-  translation = translations[0].text;
-  return [translationView(translations), translation && `Translation: ${translation}`];
-});
+/** What is translated: a sentence, or the file of a page. */
+interface Source {
+  text: string | File;
+}
+
+const translator = new Tool<Translator, Source>(
+  "translator",
+  async (model, { text }) => {
+    if (text instanceof File) return translateFile(model, text);
+    const options = { nBest: nBest(model), targetLanguage: targetLanguage() };
+    const translations = await model.translate(text, options);
+    translation = translations[0].text;
+    return [translationView(translations), translation && `Translation: ${translation}`];
+  },
+  showLanguages,
+);
+
+/** Show the target languages of a multilingual model. */
+function showLanguages({ description }: Translator) {
+  const languages = description.targetLanguages ?? [];
+  const menu = find<HTMLSelectElement>("#target-language");
+  const chosen = menu.value;
+  menu.replaceChildren(
+    ...languages.map((x) => element("option", { value: x }, languageName(x))),
+  );
+  if (languages.includes(chosen)) menu.value = chosen;
+  menu.parentElement!.hidden = !languages.length;
+}
+
+function languageName(language: string): string {
+  try {
+    const names = new Intl.DisplayNames("en", { type: "language" });
+    return names.of(languageCode(language)) ?? language;
+  } catch {
+    return language;
+  }
+}
+
+/** Return the target language that is chosen, if the model has several. */
+function targetLanguage(): string | undefined {
+  return find<HTMLSelectElement>("#target-language").value || undefined;
+}
 
 // The latest translation, which becomes the sentence when the directions are swapped.
 let translation = "";
@@ -224,17 +264,26 @@ async function translateFile(model: Translator, file: File): Promise<[Node[], st
   const { signal } = stopping;
   const { nodes, report } = progressView(file.name, () => stopping.abort());
   translator.show(nodes);
-  const options = { marksUnsure: true, onProgress: report, signal };
+  const language = targetLanguage();
+  const options = {
+    marksUnsure: true,
+    onProgress: report,
+    signal,
+    targetLanguage: language,
+  };
   const translated = await model.translateFile(file, options);
-  const name = translatedName(file.name, model.description.languages?.[1]);
+  const code = language ? languageCode(language) : model.description.languages?.[1];
+  const name = translatedName(file.name, code);
   return [fileView(translated, name), `${file.name} is translated.`];
 }
 
 /** Translate a sentence or a file in the place of what is translated now. */
-function translate(input: string | File): Promise<void> {
+function translate(text: string | File): Promise<void> {
   stopping.abort();
-  return translator.process(input);
+  latest = { text };
+  return translator.process(latest);
 }
+let latest: Source | undefined;
 
 const tools: Tool<any, any>[] = [captioner, translator];
 
@@ -361,13 +410,17 @@ function listenToText() {
     clearTimeout(pause);
     pause = window.setTimeout(() => void translate(sentence.value), PAUSE);
   });
+  find("#target-language").addEventListener("change", () => {
+    if (latest) void translate(latest.text);
+  });
   const swap = find("#swap");
   swap.hidden = !HAS_REVERSE;
   swap.addEventListener("click", () => {
     const isReverse = translator.included === "reverse";
     sentence.value = translation || sentence.value;
     // The model translates it as soon as it is loaded.
-    translator.wait(sentence.value);
+    latest = { text: sentence.value };
+    translator.wait(latest);
     translator.include(isReverse ? "translator" : "reverse").catch(() => {});
   });
   for (const button of document.querySelectorAll<HTMLElement>("#examples button")) {
