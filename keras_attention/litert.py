@@ -1,6 +1,7 @@
 """Conversion to LiteRT, which runs models on phones and computers without Keras."""
 
 import contextlib
+import gc
 import logging
 import re
 import tempfile
@@ -108,9 +109,14 @@ def convert_to_litert(
             # Custom gradients would capture tensors of the loop; inference needs none.
             options=tf.saved_model.SaveOptions(experimental_custom_gradients=False),
         )
+        names = list(frozen)
+        # Graphs are in reference cycles, and have several copies of the weights.
+        del frozen
+        gc.collect()
         converter = tf.lite.TFLiteConverter.from_saved_model(
-            folder, signature_keys=list(frozen)
+            folder, signature_keys=names
         )
+        gc.collect()
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         try:
             model = converter.convert()
@@ -152,6 +158,7 @@ def _frozen(function: Any, specs: dict[str, Any]) -> Any:
     graph = convert_to_constants.convert_variables_to_constants_v2(
         traced, lower_control_flow=False
     )
+    gc.collect()
     names = [tensor.name.split(":")[0] for tensor in graph.inputs]
 
     @tf.function
