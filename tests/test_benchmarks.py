@@ -8,7 +8,7 @@ import sys
 import keras
 import pytest
 
-from attention_testing.repository import ROOT, module_of
+from attention_testing.repository import ROOT, module_of, read
 
 PHOTO = str(ROOT / "docs" / "photographer.jpg")
 
@@ -153,6 +153,32 @@ def test_terms_that_replace_words_are_counted(tmp_path):
     share, without, with_terms = output.stdout.splitlines()
     assert share == "100.0 % of the terms replace their word"
     assert "without the glossary" in without and "with the glossary" in with_terms
+
+
+@pytest.mark.parametrize(("pair", "known"), [("en-de", "hurt"), ("de-en", "weh")])
+def test_judged_sentences_are_those_of_the_pages(tmp_path, pair, known):
+    language = pair.split("-")[0]
+    # The words of a single sentence of the model card are not rare.
+    sentence = {"hurt": "Where does it hurt?", "weh": "Wo tut es weh?"}[known]
+    (tmp_path / f"train.{language}").write_text(20 * f"{sentence}\n")
+    *_, card, everyday = printed("judged_sentences.py", pair, tmp_path).splitlines()
+    card, everyday = ([x.strip() for x in row.split("|")] for row in (card, everyday))
+
+    presets = "apps/keras_attention_apps/nmt/presets"
+    text = read(f"{presets}/tatoeba-multi30k-{pair}/README.md")
+    assert f"A reader judged {card[2].split()[0]} translations as usable" in text
+    assert card[2].endswith(" of 60") and card[6] == "1 of 1"
+    assert everyday[2].endswith(" of 84") and everyday[6] == "0 of 0"
+    page = read("docs/confidence.md")
+    assert f"model card | {card[2]} | {card[3]} |" in page
+    assert f"this benchmark | {everyday[2]} | {everyday[3]} |" in page
+    assert card[7] == everyday[7] == "0"
+
+
+def test_sentences_are_near_with_half_of_all_words_in_common():
+    is_near = module_of("benchmarks/judged_sentences.py").is_near
+    assert is_near({*"abc"}, [{*"xyz"}, {*"abd"}])
+    assert not is_near({*"abc"}, [{*"ade"}, {*"abdef"}])
 
 
 @pytest.mark.exhaustive

@@ -114,11 +114,12 @@ class ModelConfig:
     )
     embedding_units: Units | None = option(
         None,
-        "Depth of the embeddings; for the transformer, also of all layers.",
+        "Embedding size; for the transformer, the size of all layers (d_model).",
     )
     units: Units | None = option(
         None,
-        "Units of the recurrent decoder, or of the feed-forward layers.",
+        """Hidden size of the recurrent decoder; for the transformer, feed-forward
+        size.""",
     )
     encoder_units: Annotated[int, Range(0, MAX_UNITS)] | None = option(
         None,
@@ -356,8 +357,8 @@ class TranslationTrainingOptions:
     )
     valid_source: Path | None = option(
         None,
-        """Source text of the validation set. By default, a tenth of the training
-        pairs is held out, at most 1,000.""",
+        """Source text of the validation set. By default, a tenth of the pairs of
+        --source and --target is held out, at most 1,000.""",
     )
     valid_target: Path | None = option(None, "Target text of the validation set.")
     data: tuple[Path, ...] = option(
@@ -422,12 +423,13 @@ class TranslationTrainingOptions:
     symbols: bool = option(
         True,
         """Replace numbers, times, names and codes that stand on both sides of a pair
-        by symbols of the vocabulary, so that the model learns to copy them.""",
+        by symbols of the vocabulary (placeholders), so that the model learns to copy
+        them.""",
     )
     vary_forms: bool = option(
         True,
         """Vary the forms of the pairs: lower case, titles, labels, and sentences
-        without the mark at their end.""",
+        without final punctuation.""",
     )
     subword_dropout: Fraction = option(
         0.1,
@@ -476,7 +478,8 @@ class TranslationTrainingOptions:
     )
     self_critical_epochs: Natural = option(
         0,
-        "Epochs of self-critical training, with BLEU plus chrF2 as reward.",
+        """Epochs of self-critical training (REINFORCE with a baseline), with BLEU plus
+        chrF2 as reward.""",
     )
     self_critical_learning_rate: NonNegative = option(
         3e-4,
@@ -573,7 +576,8 @@ class TranslationRuntimeConfig(RuntimeConfig):
         auto: litert if the model has a LiteRT file, and the command changes neither its
         options nor those of the search; otherwise, and for evaluation, keras. If it is
         installed, ctranslate2 takes the place of litert from 10,000 lines on, and that
-        of keras from 1,000 lines on. On Ray, auto is keras on GPUs.""",
+        of keras from 1,000 lines on; not for imported models, and not with a glossary.
+        On Ray, auto is keras on GPUs.""",
     )
     threads: Threads | None = option(
         None,
@@ -659,7 +663,7 @@ class TranslateConfig:
         """Glossary: a file with a source phrase, a tab and a target phrase in every
         line. Where the source phrase occurs in a sentence, the translation contains
         the target phrase. A source phrase in lower case matches any case. Needs the
-        runtime keras.""",
+        runtime keras, or ctranslate2, which decodes such sentences on Keras.""",
     )
     split_sentences: bool = option(
         True,
