@@ -5,7 +5,7 @@ this module. `python -m keras_attention_apps.common.schema` prints those types; 
 `apps/browser/src/library/schema.ts` has them.
 
 Further fields tell of what an output is: `Images` and `Lines` in the module of a
-command have those of the input (`image`; `line` and `source`), `common.records` those
+command have those of the input (`IMAGE`; `LINE` and `SOURCE`), `common.records` those
 of the run (`model`, `options`), and `common.inference.json_entry` the `error`. Answers
 to requests of LibreTranslate's format are declared in `nmt.serve`.
 """
@@ -18,6 +18,9 @@ from typing import Any, ClassVar
 
 # Decimals of numbers in JSON.
 DIGITS = 4
+# Names of the fields of the input, in JSON and in tables: the path of an image; the
+# number of a line, and its text.
+IMAGE, LINE, SOURCE = "image", "line", "source"
 
 
 @dataclasses.dataclass(frozen=True)

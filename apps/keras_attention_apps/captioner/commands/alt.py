@@ -24,6 +24,7 @@ from keras_attention_apps.common.html_tokens import (
     tokens_of,
 )
 from keras_attention_apps.common.output import JSON_LINES, note, progress_bar
+from keras_attention_apps.common.schema import IMAGE
 
 # Suffixes of the pages in a folder.
 PAGE_SUFFIXES = (".htm", ".html", ".xhtml")
@@ -298,7 +299,7 @@ def read_texts(path: Path) -> dict[str, Text]:
         rows = _table_rows(content, path)
     texts: dict[str, Text] = {}
     for row in rows:
-        texts.setdefault(_key(row["image"]), _text_of_row(row))
+        texts.setdefault(_key(row[IMAGE]), _text_of_row(row))
     return texts
 
 
@@ -308,7 +309,7 @@ def _json_rows(content, path):
             row = files.parse_json(line)
             if "captions" in row:
                 row = {"caption": None, **row, **next(iter(row["captions"]), {})}
-            if not isinstance(row["image"], str) or not {"caption", "error"} & set(row):
+            if not isinstance(row[IMAGE], str) or not {"caption", "error"} & set(row):
                 raise TypeError("expected the name of an image, and its caption")
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(
@@ -324,9 +325,9 @@ def _table_rows(content, path):
     # Some spreadsheets write semicolons instead of commas.
     delimiter = max(",;\t", key=collections.Counter(header).__getitem__)
     rows = csv.DictReader(io.StringIO(content, newline=""), delimiter=delimiter)
-    if not {"image", "caption"} <= set(rows.fieldnames or ()):
+    if not {IMAGE, "caption"} <= set(rows.fieldnames or ()):
         raise UserError(
-            f"{printable(path)}: expected the columns image and caption. "
+            f"{printable(path)}: expected the columns {IMAGE} and caption. "
             f"Received: {header[:60]!r}"
         )
     return rows

@@ -31,6 +31,7 @@ from keras_attention_apps.common.records import (
     RecordWriter,
     check_records_file,
 )
+from keras_attention_apps.common.schema import IMAGE
 from keras_attention_apps.common.tables import TableWriter, check_table
 
 
@@ -62,7 +63,7 @@ def caption(config):
         search = captioner.search_options(**config.search.given)
         check_n_best(config.n_best, search)
         options = _options(config, search)
-        names = {"key": "image", "noun": "caption"}
+        names = {"key": IMAGE, "noun": "caption"}
         records = Records(config.output, config.model.name, options, **names)
         writer = RecordWriter(config, images, records)
     return run_command(config, images, captioner, writer, draw=images.draw)
@@ -77,7 +78,7 @@ class Images(Inputs):
     """
 
     program = "captioner"
-    columns = ("image",)
+    columns = (IMAGE,)
 
     def __init__(self, config):
         self._recursive = config.recursive
@@ -128,7 +129,7 @@ class Images(Inputs):
         return repr(str(self.paths[number - 1]))
 
     def identity(self, number):
-        return {"image": str(self.paths[number - 1])}
+        return {IMAGE: str(self.paths[number - 1])}
 
     def leave_out(self, records):
         """Leave out images that need no caption, and return their number."""

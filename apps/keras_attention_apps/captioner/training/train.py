@@ -60,6 +60,7 @@ from keras_attention_apps.common.files import (
 )
 from keras_attention_apps.common.models import short_digest
 from keras_attention_apps.common.network.decoder_network import shape_multiple
+from keras_attention_apps.common.schema import IMAGE
 from keras_attention_apps.common.training import data_sets, runner
 from keras_attention_apps.common.training.checkpoints import open_checkpoints
 from keras_attention_apps.common.training.logs import check_tensorboard
@@ -555,12 +556,12 @@ def _read_captions(path):
                     for x in entries
                     if x.get("caption")
                 }
-                image = entry["image"]
+                image = entry[IMAGE]
                 if not all(isinstance(text, str) for text in (image, *texts)):
                     raise TypeError
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise UserError(
-                    f"{path}, line {number}: expected a JSON object with 'image' and "
+                    f"{path}, line {number}: expected a JSON object with {IMAGE!r} and "
                     f"'caption' or 'captions', from captioner caption --output. "
                     f"Received: {line[:60]!r}"
                 ) from error

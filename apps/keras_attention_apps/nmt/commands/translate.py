@@ -27,6 +27,7 @@ from keras_attention_apps.common.output import (
     progress_bar,
     write_figure,
 )
+from keras_attention_apps.common.schema import LINE, SOURCE
 from keras_attention_apps.common.tables import TableWriter, check_table
 from keras_attention_apps.nmt.bulk import translate_bulk
 from keras_attention_apps.nmt.config import TranslateConfig
@@ -281,7 +282,7 @@ class Lines(Inputs):
     """
 
     program = "nmt"
-    columns = ("line", "source")
+    columns = (LINE, SOURCE)
 
     def __init__(self, config):
         self._sentences, self._input = config.sentences, config.input
@@ -308,10 +309,10 @@ class Lines(Inputs):
         return f"{self._source}, line {number}"
 
     def identity(self, number):
-        return {"line": number}
+        return {LINE: number}
 
     def row(self, number):
-        return {"line": number, "source": self._sources.pop(number)}
+        return {LINE: number, SOURCE: self._sources.pop(number)}
 
     def values(self):
         for number, line in enumerate(self._lines, start=1):
