@@ -17,20 +17,32 @@ several. Prints
 
 eflomal and fast_align, as packaged by SYSTRAN, learn from the same pairs, the tested
 ones included, and align the latter; eflomal in the direction of the translators,
-fast_align in both, symmetrised. They need an environment with both:
+fast_align in both, symmetrised. They need an environment with both.
+
+With `imported`, a `MarianMTModel` of Transformers is trained on the same pairs, by the
+cross-entropy of the translations alone: no head learns alignments. `nmt import` then
+reads it, and chooses its head by 1,000 of the pairs, which have no alignments. The
+error rate of that head (given) is printed beside those of the others, and of links to
+random words. It needs transformers and torch.
 
     python benchmarks/alignment.py
     python benchmarks/alignment.py bahdanau --epochs 12
+    python -m pip install transformers torch
+    python benchmarks/alignment.py imported
     python -m venv aligners && aligners/bin/pip install eflomal systran-align
     python benchmarks/alignment.py --aligners aligners/bin/python
 """
 
+import dataclasses
 import json
 import random
 import statistics
 import subprocess
+import tempfile
+import time
 from pathlib import Path
 
+import marian_models
 import numpy as np
 import trainings
 import workers
@@ -75,6 +87,14 @@ TRANSLATORS = {
         "model.units": 128,
     },
 }
+
+
+# The form of an imported model, and its training.
+IMPORTED = "imported"
+PUBLISHED = {"depth": 64, "units": 256, "heads": 4, "layers": 3, "dropout": 0.1}
+PIECES, BATCH_SIZE, EPOCHS = 300, 64, 20
+# Pairs by which `nmt import` chooses a head.
+CHOOSING = 1000
 
 
 # Programs from pairs of sentences, the last of which are tested, to their links.
@@ -235,16 +255,107 @@ def links_of(aligner, python, pairs):
     return [{tuple(map(int, link)) for link in line} for line in lines]
 
 
+def imported_model(folder, pairs, epochs):
+    """Write a trained Marian model to a folder, and return it as `nmt import` does."""
+    from keras_attention_apps.nmt import Translator
+    from keras_attention_apps.nmt.main import main as nmt
+
+    sides = list(zip(*pairs, strict=True))
+    pieces = marian_models.write_tokenizers(folder, sides, PIECES)
+    vocabulary = marian_models.write_vocabulary(folder, pieces)
+    model = marian_models.new_model(
+        len(vocabulary), max_position_embeddings=64, **PUBLISHED
+    )
+    encoded = marian_models.encode(folder, vocabulary, pairs)
+    marian_models.train(model, encoded, epochs=epochs, batch_size=BATCH_SIZE)
+    model.save_pretrained(folder)
+    trainings.write_pairs(pairs[:CHOOSING], folder, "choosing", ("from", "to"))
+    output = folder / "imported"
+    texts = {
+        side: folder / f"choosing.{language}"
+        for side, language in (("source", "from"), ("target", "to"))
+    }
+    options = {"output": output, "pair": "from-to", **texts}
+    if nmt(["import", str(folder), *trainings.flags(options)]):
+        raise SystemExit("the import failed")
+    return Translator.from_preset(str(output))
+
+
+def with_head(translator, layer, head):
+    """Return a translator whose alignments are those of a head."""
+    from keras_attention_apps.nmt import Translator
+    from keras_attention_apps.nmt.network import build_network
+
+    config = dataclasses.replace(
+        translator.config, alignment_layer=layer, alignment_head=head
+    )
+    network = build_network(config, len(translator.tokenizer))
+    network.set_weights(translator.network.get_weights())
+    return Translator(config, translator.tokenizer, network)
+
+
+def print_heads(pairs, test, origin, epochs):
+    """Print the alignment error rates of the heads of an imported model."""
+    from keras_attention_apps.nmt.alignments import align
+
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        translator = imported_model(Path(folder), pairs, epochs)
+        seconds = time.perf_counter() - start
+    scores = score(translator, test, origin)
+    print(
+        f"Trained for {seconds:.0f} s: {scores['exact']:.1%} of the translations are "
+        f"right, BLEU {scores['BLEU']:.1f}"
+    )
+
+    def rate(alignments):
+        return error_rate([x.links for x in alignments], test, origin)
+
+    config = translator.config
+    heads = {
+        (layer, head): list(align(with_head(translator, layer, head), test))
+        for layer in range(config.decoder_layers)
+        for head in range(config.heads)
+    }
+    means = [
+        dataclasses.replace(
+            of_pair[0],
+            weights=np.mean([x.weights for x in of_pair], axis=0),
+            end_weights=np.mean([x.end_weights for x in of_pair], axis=0),
+        )
+        for of_pair in zip(*heads.values(), strict=True)
+    ]
+    rates = {head: rate(alignments) for head, alignments in heads.items()}
+    chosen = config.alignment_layer, config.alignment_head
+    draw = random.Random(0).randrange
+    by_chance = [
+        {(draw(len(x.split())), j) for j in range(len(y.split()))} for x, y in test
+    ]
+    print("| alignments | AER |")
+    print("|---|---:|")
+    for name, value in (
+        (f"head {chosen[1]} of layer {chosen[0]}, which was chosen", rates[chosen]),
+        ("best head", min(rates.values())),
+        ("median of the heads", statistics.median(rates.values())),
+        ("worst head", max(rates.values())),
+        ("mean of the attention of all heads", rate(means)),
+        ("first head of the last layer, without pairs", rates[max(rates)[0], 0]),
+        ("random words", error_rate(by_chance, test, origin)),
+    ):
+        print(f"| {name} | {value:.4f} |", flush=True)
+
+
 def main():
     parser = workers.command_line(__doc__)
-    parser.add_argument("attention", nargs="*", help=" ".join(TRANSLATORS))
+    names = [*TRANSLATORS, IMPORTED]
+    parser.add_argument("attention", nargs="*", help=" ".join(names))
     parser.add_argument("--epochs", type=int)
     parser.add_argument(
         "--aligners", metavar="PYTHON", help="Python that has eflomal and systran-align"
     )
     parser.add_argument("--output", type=Path, help="folder to keep the models in")
     arguments = parser.parse_args()
-    workers.check_names(parser, arguments.attention, TRANSLATORS)
+    workers.check_names(parser, arguments.attention, names)
     from keras_attention_apps.nmt.alignments import align
 
     language = Language()
@@ -254,6 +365,11 @@ def main():
         "val": pairs[TRAINING:-TEST],
     }
     test = pairs[-TEST:]
+    if IMPORTED in arguments.attention:
+        arguments.attention.remove(IMPORTED)
+        print_heads(parts["train"], test, language.origin, arguments.epochs or EPOCHS)
+        if not arguments.attention:
+            return
     with trainings.folder_of(arguments.output) as folder:
         for name, part in parts.items():
             trainings.write_pairs(part, folder, name, ("from", "to"))

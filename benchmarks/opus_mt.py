@@ -31,7 +31,6 @@ With `--folder`, the model and the results of Transformers are kept for the next
 
 import argparse
 import functools
-import io
 import json
 import os
 import statistics
@@ -41,15 +40,15 @@ import tempfile
 import time
 from pathlib import Path
 
+import marian_models
 import numpy as np
 import workers
 
 PARTS = ("exactness", "litert", "speed", "training")
 PAIR = "en-de"
-LAYERS, DEPTH, HEADS, UNITS, VOCABULARY = 6, 512, 8, 2048, 60_000
-PIECES = 32_000
-# Numbers that encode positions with short wavelengths, 64 of them, as a head has.
-POSITIONS = [*range(32), *range(DEPTH // 2, DEPTH // 2 + 32)]
+# Layers of each side, depth, and tokens; feed-forward layers are four times as wide.
+LAYERS, DEPTH, VOCABULARY = 6, 512, 60_000
+HEAD_DEPTH = 64
 # Scales: of what a random layer adds, of the queries and keys that find a position, and
 # of what is copied from there.
 RANDOM, FOCUS, COPIED = 0.25, 4.0, 2.0
@@ -61,58 +60,19 @@ SPEED = ("LiteRT, int8", "CTranslate2, int8", "CTranslate2, float32", "Transform
 TASK = "OPUS_MT_TASK"
 
 
-def write_model(folder, texts):
+def write_model(folder, texts, *, layers, depth, vocabulary_size):
     """Write the folder of a random model, with Transformers; return its vocabulary."""
-    import sentencepiece
     import torch
-    import transformers
 
-    pieces = {}
-    for name, text in zip(("source", "target"), texts, strict=True):
-        model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text),
-            model_writer=model,
-            vocab_size=PIECES,
-            hard_vocab_limit=False,
-            max_sentence_length=50_000,
-            minloglevel=2,
-            num_threads=1,
-        )
-        (folder / f"{name}.spm").write_bytes(model.getvalue())
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-        pieces.update(
-            dict.fromkeys(processor.id_to_piece(i) for i in range(3, len(processor)))
-        )
-    # The rest are tokens that neither tokenizer produces.
-    known = ["</s>", "<unk>", *pieces][: VOCABULARY - 1]
-    others = [f"<{i}>" for i in range(VOCABULARY - 1 - len(known))]
-    vocabulary = [*known, *others, "<pad>"]
-    ids = {piece: i for i, piece in enumerate(vocabulary)}
-    (folder / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
-
-    pad = VOCABULARY - 1
-    sizes = {
-        f"{side}_{name}": value
-        for side in ("encoder", "decoder")
-        for name, value in (
-            ("layers", LAYERS),
-            ("attention_heads", HEADS),
-            ("ffn_dim", UNITS),
-        )
-    }
-    config = transformers.MarianConfig(
-        vocab_size=VOCABULARY,
-        d_model=DEPTH,
-        scale_embedding=True,
-        activation_function="swish",
-        eos_token_id=0,
-        pad_token_id=pad,
-        decoder_start_token_id=pad,
-        forced_eos_token_id=None,
-        **sizes,
+    pieces = marian_models.write_tokenizers(folder, texts, vocabulary_size * 8 // 15)
+    vocabulary = marian_models.write_vocabulary(folder, pieces, vocabulary_size)
+    pad, heads = len(vocabulary) - 1, depth // HEAD_DEPTH
+    model = marian_models.new_model(
+        vocabulary_size, depth=depth, units=4 * depth, heads=heads, layers=layers
     )
-    model = transformers.MarianMTModel(config)
+    # Numbers that encode positions with short wavelengths, as many as a head has.
+    half = HEAD_DEPTH // 2
+    positions = [*range(half), *range(depth // 2, depth // 2 + half)]
     torch.manual_seed(0)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -126,17 +86,17 @@ def write_model(folder, texts):
                 weight.normal_(0.0, weight.shape[1] ** -0.5)
             if "out_proj." in name or ".fc2." in name:
                 weight *= RANDOM
-                weight[POSITIONS] = 0.0
+                weight[positions] = 0.0
         table = model.model.shared.weight
-        table[:, POSITIONS] = 0.0
+        table[:, positions] = 0.0
         # As in published models.
         table[pad] = 0.0
         model.final_logits_bias.normal_(0.0, 0.5)
         model.final_logits_bias[0, pad] = 0.0
         attention = model.model.decoder.layers[-1].encoder_attn
-        identity = torch.eye(DEPTH)
+        identity = torch.eye(depth)
         for projection in (attention.q_proj, attention.k_proj):
-            projection.weight.copy_(FOCUS * identity[POSITIONS].repeat(HEADS, 1))
+            projection.weight.copy_(FOCUS * identity[positions].repeat(heads, 1))
         attention.v_proj.weight.copy_(identity)
         attention.out_proj.weight.copy_(COPIED * identity)
     model.save_pretrained(folder)
@@ -294,7 +254,7 @@ def differences(task, network, order, ids, precision):
     sources = [[ids[x] for x in row] for row in peer["sources"]]
     whole = steps = largest = 0.0
     with np.load(logits_file(folder, precision)) as logits:
-        for index in range(COMPARED):
+        for index in range(len(logits.files)):
             expected = logits[f"arr_{index}"][:, order]
             expected[:, [PAD, START]] -= np.log(2)
             source = np.array(sources[index : index + 1], "int32")
@@ -550,7 +510,7 @@ def training(task):
 def make(task):
     """Write the model and the results of Transformers, unless they are there."""
     folder = Path(task["folder"])
-    vocabulary = write_model(folder, task["texts"])
+    vocabulary = write_model(folder, task["texts"], **task["sizes"])
     peer_results(folder, vocabulary, task["sentences"])
 
 
@@ -571,6 +531,11 @@ def main():
     parser.add_argument(
         "--max-length", type=int, default=32, help="that of nmt import (default 32)"
     )
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument(
+        "--depth", type=int, default=DEPTH, help=f"multiple of {2 * HEAD_DEPTH}"
+    )
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
@@ -602,6 +567,11 @@ def main():
             "pairs": arguments.pairs,
             "batch_tokens": arguments.batch_tokens,
             "max_length": arguments.max_length,
+            "sizes": {
+                "layers": arguments.layers,
+                "depth": arguments.depth,
+                "vocabulary_size": arguments.vocabulary,
+            },
         }
         path = Path(temporary, "task.json")
         path.write_text(json.dumps(task), encoding="utf-8")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import keras
+import numpy as np
 import pytest
 
 from attention_testing.repository import ROOT, module_of, read
@@ -226,3 +227,73 @@ def test_self_attention_is_fused_on_a_gpu():
     assert all(row[-1] == "0" for row in rows)
     ours = [row for row in rows if "self-attention" in row[0] and "Keras" not in row[0]]
     assert len(ours) == 6 and all(row[-2] == "2" for row in ours)
+
+
+@pytest.mark.exhaustive
+def test_an_imported_model_is_compared_with_transformers(tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    words = ["the", "a", "red", "big", "old", "dog", "cat", "bird", "sees", "runs"]
+    random = np.random.default_rng(1)
+    for side in ("en", "de"):
+        lines = [" ".join(random.choice(words, 6)) for _ in range(120)]
+        (tmp_path / side).write_text("\n".join(lines) + "\n")
+    options = {
+        "source": tmp_path / "en",
+        "target": tmp_path / "de",
+        "layers": 2,
+        "depth": 128,
+        "vocabulary": 300,
+        "sentences": 5,
+        "single": 1,
+        "together": 2,
+        "rounds": 1,
+        "pairs": 20,
+        "batch-tokens": 200,
+        "only": "LiteRT, int8",
+    }
+    given = [str(x) for name, value in options.items() for x in (f"--{name}", value)]
+
+    text = printed("opus_mt.py", *given)
+
+    tables = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in text.splitlines()
+        if line.startswith("| ")
+    ]
+    _, single, double, files, file, _, one, both, _, trained = tables
+    assert single[1] == "float32" and single[-2:] == ["5 of 5", "5 of 5"]
+    assert float(single[2]) < 1e-4 and float(single[5]) < 1e-4
+    assert double[1] == "float64"
+    assert 0 < float(double[2]) < 1e-10 and float(double[5]) < 1e-10
+    assert files[0] == "file" and float(file[0].split()[0]) > 0.1
+    assert [one[0], both[0]] == ["one by one", "2 together"]
+    assert float(one[2]) > 0 and float(both[2]) > 0
+    assert trained[:2] == ["200", "20"] and float(trained[3].split()[0]) > 0
+
+
+@pytest.mark.exhaustive
+def test_heads_of_an_imported_model_are_compared(monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    alignment = module_of("benchmarks/alignment.py")
+    monkeypatch.setattr(alignment, "CHOOSING", 50)
+    small = {"depth": 16, "units": 32, "heads": 2, "layers": 2}
+    monkeypatch.setattr(alignment, "PUBLISHED", small)
+    language = alignment.Language()
+    pairs = language.pairs(210)
+
+    alignment.print_heads(pairs[:200], pairs[200:], language.origin, epochs=1)
+
+    lines = capsys.readouterr().out.splitlines()
+    begin = lines.index("| alignments | AER |")
+    names, rates = zip(
+        *([x.strip() for x in line.split("|")[1:-1]] for line in lines[begin + 2 :]),
+        strict=True,
+    )
+    rates = dict(zip(names, map(float, rates), strict=True))
+    assert "which was chosen" in names[0]
+    assert rates["best head"] <= rates[names[0]] <= rates["worst head"]
+    # Of nine source words, one is right.
+    assert rates["random words"] == pytest.approx(8 / 9, abs=0.1)
