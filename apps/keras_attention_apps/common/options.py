@@ -334,7 +334,8 @@ class SearchOptions:
 
     beam_size: BeamSize | None = option(
         None,
-        "Beam width: number of hypotheses kept at each step; 1 is greedy search.",
+        """Beam size (beam width): number of hypotheses kept at each step; 1 is greedy
+        search.""",
     )
     length_penalty: LengthPenalty | None = option(
         None,
@@ -496,9 +497,9 @@ class TrainingOptions:
 
     data_weights: tuple[Weight, ...] = option(
         (),
-        """Weights of the data sets, one number for each --data: how often an epoch
-        goes through the data set. 2 is twice, 0.5 another random half in every epoch.
-        1 each by default.""",
+        """Sampling weights of the data sets, one number for each --data: how often an
+        epoch goes through the data set. 2 is twice, 0.5 another random half in every
+        epoch. 1 each by default.""",
         rare=True,
     )
     ema_momentum: Momentum | None = option(
