@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -489,6 +490,16 @@ def test_incomplete_folders_are_one_line(folder, tmp_path, capsys):
     error = error_of(main, ["import", str(tmp_path / "source.spm"), *output], capsys)
     assert "source.spm is not a SentencePiece model" in error
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("ids", [[0, 2, 3], [0, 1, 1], [0, 1, "2"]], ids=str)
+def test_ids_of_a_vocabulary_leave_none_out(folder, tmp_path, ids):
+    copy = shutil.copytree(folder, tmp_path / "model")
+    vocabulary = dict(zip("abc", ids, strict=True))
+    (copy / "vocab.json").write_text(json.dumps(vocabulary))
+
+    with pytest.raises(UserError, match=r"ids from 0 to 2 in .*vocab\.json"):
+        read_translator(copy)
 
 
 def test_a_damaged_safetensors_file_is_refused(folder, tmp_path):
