@@ -35,6 +35,25 @@ def echoed(pair, text):
 
 
 @pytest.mark.parametrize(
+    ("source", "words", "expected"),
+    [
+        ("Is it red?", ["Er", "ist", "rot."], ["Er", "ist", "rot?"]),
+        ("It is red.", ["Ist", "er", "rot?"], ["Ist", "er", "rot."]),
+        ("It is red!", ["Er", "ist", "rot."], ["Er", "ist", "rot."]),
+        ("It is red", ["Er", "ist", "rot."], ["Er", "ist", "rot"]),
+        ("It is red.", ["Er", "ist", "rot"], ["Er", "ist", "rot."]),
+        ('Is it "red"?', ["Ist", "er", '"rot".'], ["Ist", "er", '"rot"?']),
+    ],
+)
+def test_a_translation_has_the_final_mark_of_its_source(source, words, expected):
+    prepared = Prepared(
+        Part(source), ("en", "de"), has_symbols=True, is_word=WORDS.__contains__
+    )
+
+    assert prepared.match_form(words) == expected
+
+
+@pytest.mark.parametrize(
     ("pair", "text", "expected"), json.loads(CASES.read_text("utf-8"))
 )
 def test_what_must_survive_survives_in_the_form_of_the_target(pair, text, expected):
