@@ -261,6 +261,29 @@ def test_kernels_have_a_scale_for_each_filter_and_additions_are_integers():
     assert kinds.count("QUANTIZE") == 1 and kinds.count("DEQUANTIZE") == 2
 
 
+@pytest.mark.parametrize(
+    # The convolutions of the network have 5,292, 1,764, 28,224, 7,056, 12,544 and
+    # 20,736 multiplications.
+    ("share", "count"),
+    [(0.0, 0), (0.09, 1), (0.46, 2), (0.47, 3), (1.0, 6)],
+)
+def test_the_first_convolutions_stay_exact(monkeypatch, share, count):
+    monkeypatch.setattr(litert_quantization, "EXACT_SHARE", share)
+    network, samples = residual_network()
+
+    model = convert(network, "int8", samples, image=(SHAPE, "float32"))
+
+    schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
+    model, names = parts(model)
+    (graph,) = model.subgraphs
+    are_exact = [
+        graph.tensors[operator.inputs[1]].type == schema.TensorType.FLOAT32
+        for operator in graph.operators
+        if "CONV_2D" in names[operator.opcodeIndex]
+    ]
+    assert are_exact == [True] * count + [False] * (6 - count)
+
+
 def test_signatures_share_kernels_of_8_bits(rng, monkeypatch):
     import tensorflow as tf
 
@@ -270,7 +293,7 @@ def test_signatures_share_kernels_of_8_bits(rng, monkeypatch):
     def call(image, factor):
         return {"grid": factor * ops.tanh(ops.conv(image, kernel))}
 
-    monkeypatch.setattr(litert_quantization, "EXACT_CONVOLUTIONS", 0)
+    monkeypatch.setattr(litert_quantization, "EXACT_SHARE", 0)
 
     factors = {"once": 1.0, "twice": 2.0}.items()
     signatures = {x: (functools.partial(call, factor=y), specs) for x, y in factors}

@@ -777,9 +777,9 @@ class ExportConfig(ExportOptions):
     calibration_images: Path | None = option(
         None,
         """For a LiteRT file in int8: folder of typical images, of which at most 128
-        are read. Convolutions then compute in 8-bit integers, too, within the limits
-        that activations have for these images. This is faster, above all in
-        browsers.""",
+        are read. All convolutions but the first ones then compute in 8-bit integers,
+        too, within the limits that activations have for these images. This is faster,
+        above all in browsers.""",
     )
     model: ChosenModel = group(ChosenModel())
     search: CaptionSearchOptions = group(CaptionSearchOptions())
