@@ -359,3 +359,26 @@ def test_large_photographs_are_read(kind, sides, options):
     del image
 
     assert np.abs(read_array(data, 64) - expected).mean() < 3
+
+
+def test_the_size_of_an_av1_sequence_is_behind_its_timing():
+    # The sequence header of the specification of AV1, section 5.5.
+    fields = [
+        *("000", "0", "0"),  # profile, still_picture, reduced_still_picture_header
+        *(
+            "1",
+            f"{1:032b}",
+            f"{30:032b}",
+            "1",
+            "00101",
+        ),  # timing_info, uvlc of two zeros
+        *("1", f"{9:05b}", "1" * 42),  # decoder_model_info, delays of ten bits
+        *("1", f"{1:05b}"),  # initial_display_delay, two operating points
+        *("1" * 12, f"{8:05b}", "1", "1", "1" * 21, "1", "0110"),
+        *("1" * 12, f"{7:05b}", "0", "0"),
+        *(f"{9:04b}", f"{8:04b}", f"{639:010b}", f"{359:09b}"),
+    ]
+    bits = "".join(fields)
+    header = int(bits.ljust(8 * 40, "1"), 2).to_bytes(40)
+
+    assert image_headers._sequence_pixels(header) == 640 * 360
