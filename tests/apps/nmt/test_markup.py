@@ -82,6 +82,24 @@ def html(text, reverse=False, **options):
     return markup.translate_html(Shouting(reverse), text, **options)
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a dog <img src=x>. b", "a dog. b"),
+        ("a dog \n <img src=x>! b", "a dog! b"),
+        ("a dog <img src=x> b.", "a dog b."),
+    ],
+)
+def test_no_space_is_read_before_a_mark_behind_an_image(text, sentence):
+    translator = Shouting()
+
+    translated = markup.translate_html(translator, f"<p>{text}</p>")
+
+    assert translator.sentences[0] == sentence
+    expected = text.replace("a dog", "A DOG").replace(" b", " B")
+    assert translated == f"<p>{' '.join(expected.split())}</p>"
+
+
 @pytest.mark.parametrize(("text", "expected", "reverse"), CASES)
 def test_tags_enclose_the_words_that_are_aligned(text, expected, reverse):
     assert html(text) == expected

@@ -137,6 +137,9 @@ def count_phrase(words, phrase):
     """Return how often the words of a phrase are among those of a text, in a row.
 
     Both are lists of words, or of tokens.
+
+    >>> count_phrase(["a", "dog", "and", "a", "dog"], ["a", "dog"])
+    2
     """
     size = len(phrase)
     return sum(words[i : i + size] == phrase for i in range(len(words) - size + 1))
