@@ -382,3 +382,6 @@ def test_the_size_of_an_av1_sequence_is_behind_its_timing():
     header = int(bits.ljust(8 * 40, "1"), 2).to_bytes(40)
 
     assert image_headers._sequence_pixels(header) == 640 * 360
+    # An open bitstream unit of kind 1 or 6 without a size goes on to the end.
+    assert image_headers._coded_frames(bytes([1 << 3]) + header) == (0, 640 * 360)
+    assert image_headers._coded_frames(bytes([6 << 3]) + bytes(9)) == (1, 0)

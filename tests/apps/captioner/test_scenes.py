@@ -5,6 +5,7 @@ import pytest
 
 from attention_testing.captioner.trainings import SIZES
 from attention_testing.programs import training
+from keras_attention_apps.captioner.commands import scenes
 from keras_attention_apps.captioner.commands.scenes import COLOURS, scene
 from keras_attention_apps.captioner.data.dataset import read_dataset
 from keras_attention_apps.captioner.main import main
@@ -97,3 +98,16 @@ def test_a_captioner_learns_from_scenes(
     reported = capsys.readouterr().out
     assert "changes" in reported and "entropy" in reported
     assert "needs Java, which was not found" in reported
+
+
+@pytest.mark.parametrize(
+    ("centres", "expected"),
+    [
+        (((2, 5), (8, 9)), ["a left of b", "b right of a"]),
+        (((8, 9), (2, 5)), ["b left of a", "a right of b"]),
+        (((5, 2), (9, 8)), ["a above b", "b below a"]),
+        (((9, 8), (5, 2)), ["b above a", "a below b"]),
+    ],
+)
+def test_a_relation_is_that_of_the_larger_distance(centres, expected):
+    assert scenes._captions(["a", "b"], centres) == expected
