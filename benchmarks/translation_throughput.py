@@ -1,10 +1,10 @@
 """Throughput of translation, next to CTranslate2, ONNX Runtime and others.
 
 Prints the sentences per second and the processor time of a sentence: of greedy search
-and beam search with width 5, in batches of 64 and one by one, on one core and on all.
-Every candidate first tries its settings (threads, batch sizes, XLA), which are printed,
-too, and runs with the fastest; then the candidates take turns. The last column compares
-with the fastest of ours: the median of the ratios of all turns.
+and beam search (`--beam-size`, 4 by default), in batches of 64 and one by one, on one
+core and on all. Every candidate first tries its settings (threads, batch sizes, XLA),
+which are printed, too, and runs with the fastest; then the candidates take turns. The
+last column compares with the fastest of ours: the median of the ratios of all turns.
 
 All have the same network with the same weights, either random ones with 8,000 subwords,
 or those of a trained model (`--model`, `--text`):
@@ -73,18 +73,24 @@ SIZES = {"bahdanau": (256, 320, 1, 4), "self-attention": (128, 256, 4, 4)}
 PAD, END, SPECIAL = 0, 2, 4
 # Lengths of sources of the LiteRT files.
 LITERT_LENGTHS = (16, 32, 48)
-# Beam width, batch size, and n: every n-th sentence is searched.
+# Whether the search is greedy, batch size, and n: every n-th sentence is searched.
 CASES = {
-    "greedy, 64 together": (1, 64, 1),
-    "greedy, one by one": (1, 1, 8),
-    "beam of 5, 64 together": (5, 64, 1),
-    "beam of 5, one by one": (5, 1, 8),
+    "greedy, 64 together": (True, 64, 1),
+    "greedy, one by one": (True, 1, 8),
+    "beam search, 64 together": (False, 64, 1),
+    "beam search, one by one": (False, 1, 8),
 }
 OURS = ("Keras", "Keras, bfloat16", "LiteRT, float16", "LiteRT, int8")
 CTRANSLATE2, JOEYNMT = ("CTranslate2, float32", "CTranslate2, int8"), "JoeyNMT"
 TRANSFORMERS, ONNX = "Transformers", ("ONNX Runtime, float32", "ONNX Runtime, int8")
 # Environment variables that pass the task to the processes of the candidates.
 TASK, PEER_PYTHON = "TRANSLATE_TASK", "TRANSLATE_JOEYNMT"
+
+
+def case_of(task, case):
+    """Return beam width, batch size, and n: every n-th sentence is searched."""
+    is_greedy, together, every = CASES[case]
+    return 1 if is_greedy else task["beam_size"], together, every
 
 
 def random_task(attention):
@@ -102,10 +108,11 @@ def random_task(attention):
     return {"attention": attention, "sources": sources, "steps": steps}
 
 
-def real_task(model, text, folder, precisions):
+def real_task(model, text, folder, precisions, beam_size, file=None):
     """Return the task of `random_task` for lines of a text file, network and subwords.
 
-    The LiteRT files with weights of these precisions are written to a folder.
+    The LiteRT files with weights of these precisions are written to a folder, unless a
+    file with 8-bit weights is given.
     """
     from keras_attention_apps.common.cli import quiet_tensorflow
 
@@ -118,7 +125,10 @@ def real_task(model, text, folder, precisions):
     translator = Translator.from_preset(model)
     files = {name: str(Path(folder, f"{name}.tflite")) for name in precisions}
     for name, file in files.items():
-        options = translator.search_options()
+        if file is not None and name == "int8":
+            files[name] = str(file)
+            continue
+        options = translator.search_options(beam_size=beam_size)
         save_lite_translator(translator, file, search=options, quantize=name)
     translator.tokenizer.save(Path(folder))
     encode = translator.tokenizer.encode
@@ -577,7 +587,9 @@ def work(name):
         JOEYNMT: joeynmt_search,
     }
     options, settings = settings_of(candidate, task, CASES[case][1])
-    build = functools.partial(searches[candidate], task, *CASES[case], **options)
+    build = functools.partial(
+        searches[candidate], task, *case_of(task, case), **options
+    )
     workers.work(*workers.fastest(build, settings))
 
 
@@ -620,8 +632,8 @@ def candidates_of(parser, arguments):
 
 def report(case, cores, candidates, task, rounds):
     """Time the candidates of a case on some cores, and print their rows."""
-    beam_size, _, every = CASES[case]
-    # The files of a trained model have a beam width of 5.
+    beam_size, _, every = case_of(task, case)
+    # The files of a trained model have one beam width.
     chosen = [
         x
         for x in candidates
@@ -668,6 +680,13 @@ def main():
     parser.add_argument(
         "--text", type=Path, help="sentences to translate, one per line"
     )
+    parser.add_argument("--beam-size", type=int, default=4)
+    parser.add_argument(
+        "--litert",
+        type=Path,
+        metavar="FILE",
+        help="LiteRT file of --model with this beam width, for LiteRT, int8",
+    )
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
@@ -693,10 +712,13 @@ def main():
                 # Its file has the subwords and the lengths of the searches.
                 precisions = sorted({*precisions, "int8"})
             inputs = arguments.model, arguments.text, folder, precisions
-            task, network, pieces = real_task(*inputs)
+            task, network, pieces = real_task(
+                *inputs, arguments.beam_size, arguments.litert
+            )
         else:
             task, network = random_task(arguments.attention), None
             pieces = [str(i) for i in range(VOCABULARY)]
+        task["beam_size"] = arguments.beam_size
         if set(candidates) & set(CTRANSLATE2):
             task["ctranslate2"] = str(Path(folder, "ctranslate2"))
             Path(task["ctranslate2"]).mkdir()

@@ -36,7 +36,9 @@ def quantize_weights(model: bytes, precision: str) -> bytes:
     With 8 bits, the matrix of a dense layer is `scale * q` with
     $q \in \{-127, ..., 127\}$, and one scale for each output. While it runs, LiteRT
     quantises the inputs of these layers ("dynamic range"). An embedding table that is
-    also the matrix of a dense layer shares its 8-bit copy. All other weights are
+    also the matrix of a dense layer shares its 8-bit copy. If rows of a table are the
+    matrix, such as those of a shortlist, their integers are multiplied, and the results
+    by their scales. All other weights are
     float16: a network with convolutions of eight bits is markedly less accurate.
     Vectors, such as biases, and small matrices stay in float32.
 
@@ -71,12 +73,31 @@ class _Quantizer(EditedModel):
             for operator in graph.operators
             if precision == "int8" and self.is_a(operator, "FULLY_CONNECTED")
         }
+        # Also those of tables whose rows are the matrix of a dense layer.
+        self.eight_bits |= {
+            graph.tensors[lookup.inputs[0]].buffer
+            for graph in self.model.subgraphs
+            for lookup in self.matrix_lookups(graph).values()
+            if precision == "int8"
+        }
 
     def quantize(self, graph: Any) -> None:
         """Quantise the matrices, kernels and embeddings of one graph."""
         weights = {n for n, x in enumerate(graph.tensors) if self.is_weight(x)}
+        lookups = {
+            rows: lookup
+            for rows, lookup in self.matrix_lookups(graph).items()
+            if lookup.inputs[0] in weights
+            and graph.tensors[lookup.inputs[0]].buffer in self.eight_bits
+        }
         operators = []
         for operator in graph.operators:
+            if operator.outputs[0] in lookups:
+                continue
+            if len(operator.inputs) > 1 and operator.inputs[1] in lookups:
+                lookup = lookups[operator.inputs[1]]
+                operators += self.dense_of_rows(graph, lookup, operator)
+                continue
             if self.looks_up(operator) and operator.inputs[0] in weights:
                 operators += self.lookup(graph, operator)
                 continue
@@ -172,6 +193,65 @@ class _Quantizer(EditedModel):
             take_factors,
             self.operator("CAST", [rows], floats),
             self.operator("MUL", [floats, factors], output),
+        ]
+
+    def matrix_lookups(self, graph: Any) -> dict[int, Any]:
+        """Return the operators that take rows of a table as a matrix of a dense layer.
+
+        Keys are the numbers of these matrices, which no other operator reads.
+        """
+        readers: dict[int, list[Any]] = {}
+        for operator in graph.operators:
+            for number in operator.inputs:
+                readers.setdefault(number, []).append(operator)
+        lookups = {}
+        for operator in graph.operators:
+            rows = operator.outputs[0] if len(operator.outputs) else -1
+            if self.looks_up(operator) and rows not in graph.outputs:
+                match readers.get(rows, []):
+                    case [dense] if (
+                        self.is_a(dense, "FULLY_CONNECTED")
+                        and dense.inputs[1] == rows
+                        and all(number < 0 for number in dense.inputs[2:])
+                    ):
+                        lookups[rows] = operator
+        return lookups
+
+    def dense_of_rows(self, graph: Any, gather: Any, dense: Any) -> list[Any]:
+        """Return the operators of a dense layer whose matrix is rows of a table.
+
+        output = scales[rows] * (input . integers[rows])
+        """
+        rows, output = gather.outputs[0], dense.outputs[0]
+        table = graph.tensors[gather.inputs[0]]
+        shape, products_shape = graph.tensors[rows].shape, graph.tensors[output].shape
+        copy, scales = self.add_copy(graph, table, "INT8")
+        integers = self.add_tensor(graph, table.name, "INT8", shape)
+        quantization = self.schema.QuantizationParametersT()
+        quantization.scale = np.ones(1, "float32")
+        quantization.zeroPoint = np.zeros(1, "int64")
+        graph.tensors[integers].quantization = quantization
+        column = self.add_tensor(graph, table.name, "FLOAT32", [shape[0], 1])
+        factors = self.add_tensor(graph, table.name, "FLOAT32", [1, shape[0]])
+        products = self.add_tensor(graph, table.name, "FLOAT32", products_shape)
+        new_shape = self.add_buffer(np.array([1, shape[0]], "int32"))
+        new_shape = self.add_tensor(graph, table.name, "INT32", [2], new_shape)
+        dense.inputs, dense.outputs = [dense.inputs[0], integers, -1], [products]
+        # LiteRT adds the rows of a matrix up in its first run alone, for the offsets of
+        # asymmetric inputs. These rows change.
+        dense.builtinOptions.asymmetricQuantizeInputs = False
+        self.operator_code("FULLY_CONNECTED")
+        operators = []
+        for source, taken in (copy, integers), (scales, column):
+            take = self.operator("GATHER", [source, gather.inputs[1]], taken)
+            take.builtinOptionsType = gather.builtinOptionsType
+            take.builtinOptions = gather.builtinOptions
+            operators.append(take)
+        return [
+            *operators,
+            self.operator("RESHAPE", [column, new_shape], factors),
+            dense,
+            self.operator("MUL", [products, factors], output, "MulOptions"),
         ]
 
     def add_copy(self, graph: Any, tensor: Any, dtype: str) -> tuple[int, int | None]:

@@ -61,10 +61,11 @@ def test_time_and_memory_are_printed(command):
 @pytest.mark.parametrize("attention", ["bahdanau", "self-attention"])
 def test_translations_are_timed(tmp_path, attention):
     task = {"attention": attention, "sources": [[4, 5, 2], [6, 2]], "steps": [8, 8]}
+    task["beam_size"] = 5
     (tmp_path / "task.json").write_text(json.dumps(task))
     first, _, settings = run(
         "translation_throughput.py",
-        *("--work", "Keras: beam of 5, 64 together"),
+        *("--work", "Keras: beam search, 64 together"),
         TRANSLATE_TASK=str(tmp_path / "task.json"),
     )
     assert first > 0

@@ -122,6 +122,35 @@ def test_weights_are_smaller(quantize, size, tolerance, rng):
     assert_close(actual, expected, tolerance * np.abs(expected).max())
 
 
+def test_rows_of_a_table_are_multiplied_in_8_bits(rng):
+    def products(x, chosen):
+        return {"y": x @ ops.transpose(ops.take(TABLE, chosen, axis=0))}
+
+    shapes = {"x": ([3, DEPTH], "float32"), "chosen": ([40], "int32")}
+    model = convert(products, "int8", **shapes)
+    assert buffers(model, 1024) == [ROWS * DEPTH, 4 * ROWS]
+    multiply = signature(model, "run")
+    # The second call has other rows than the first.
+    for _ in range(2):
+        chosen = rng.integers(0, ROWS, 40).astype("int32")
+        x = rng.normal(size=(3, DEPTH)).astype("float32")
+        result = multiply(x=x, chosen=chosen)["y"]
+        assert_close(result, x @ TABLE[chosen].T, rtol=0, atol=0.15)
+
+
+def test_rows_of_a_table_that_are_returned_are_floats(rng):
+    def products(x, chosen):
+        rows = ops.take(TABLE, chosen, axis=0)
+        return {"y": x @ ops.transpose(rows), "rows": rows}
+
+    shapes = {"x": ([3, DEPTH], "float32"), "chosen": ([40], "int32")}
+    chosen = rng.integers(0, ROWS, 40).astype("int32")
+    x = rng.normal(size=(3, DEPTH)).astype("float32")
+    outputs = run(convert(products, "int8", **shapes), x=x, chosen=chosen)
+    assert_close(outputs["rows"], TABLE[chosen], rtol=0, atol=0.002)
+    assert_close(outputs["y"], x @ TABLE[chosen].T, rtol=0, atol=0.02)
+
+
 @pytest.mark.parametrize("quantize", ["float16", "int8"])
 def test_constants_of_one_number_and_names_take_no_space(quantize, rng):
     vector = rng.normal(size=2000).astype("float32")

@@ -295,18 +295,17 @@ class Task(Described):
             )
         return ours
 
-    def _cached_search_model(self, key, search, max_length, **options):
+    def _cached_search_model(self, key, search, max_length, network=None, **options):
         """Return the `SearchModel` of a key, which is built on its first use."""
         if key not in self._search_models:
             while len(self._search_models) >= MAX_SEARCHES:
                 self._search_models.pop(next(iter(self._search_models)))
             self._search_models[key] = SearchModel(
-                self.network,
+                network or self.network,
                 search,
                 max_length,
-                banned=self.tokenizer.banned,
                 jit_compile=self.jit_compile,
-                **options,
+                **{"banned": self.tokenizer.banned, **options},
             )
         return self._search_models[key]
 

@@ -947,7 +947,20 @@ class ExportConfig(ExportOptions):
     pair: str | None = option(
         None,
         """Language pair of a package of Argos Translate, such as en-de. By default
-        that of the training.""",
+        that of the training. Also that of --shortlist-data.""",
+        rare=True,
+    )
+    shortlist_data: tuple[Path, ...] = option(
+        (),
+        """Folder with training text, such as train.en and train.de, for a LiteRT file:
+        the likely translations of each subword are learned from it, and a search
+        chooses among those of its sentence. It takes less time, and some translations
+        differ. Given several times, all count.""",
+        repeated=True,
+    )
+    shortlist_size: Annotated[int, Range(64, 100_000)] = option(
+        512,
+        "Number of subwords among which a search with --shortlist-data chooses.",
         rare=True,
     )
     model: ChosenModel = group(ChosenModel())

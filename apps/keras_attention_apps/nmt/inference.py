@@ -20,7 +20,7 @@ from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.inference import Hypothesis, hypotheses
 from keras_attention_apps.common.network.decoder_network import power_of_two
 from keras_attention_apps.common.task import Task
-from keras_attention_apps.common.tokenizer import PAD, START
+from keras_attention_apps.common.tokenizer import PAD, START, UNKNOWN
 from keras_attention_apps.nmt.config import (
     RUNTIME_OPTIONS,
     ModelConfig,
@@ -28,6 +28,7 @@ from keras_attention_apps.nmt.config import (
 )
 from keras_attention_apps.nmt.data.glossary import word_continuations
 from keras_attention_apps.nmt.network import build_network
+from keras_attention_apps.nmt.network.shortlisted import ShortlistedNetwork
 from keras_attention_apps.nmt.network.translation_network import ForcedDecoding
 from keras_attention_apps.nmt.subwords import Subwords, pad
 from keras_attention_apps.nmt.translations import LOOP, LOOP_TOKENS, BaseTranslator
@@ -194,6 +195,7 @@ class Translator(BaseTranslator, Task):
         min_length_ratio=0.0,
         max_length_ratio=None,
         phrases=False,
+        shortlist=None,
         **beam,
     ):
         """Return the compiled beam search as a Keras model; see `SearchModel`.
@@ -207,6 +209,8 @@ class Translator(BaseTranslator, Task):
                 `NO_TOKEN`. `"phrase_begins"`, `(B, C)`, is the number of tokens before
                 each of them, or a negative number. `"banned_phrases"`, `(B, C, R)`, has
                 token ids of the phrases that they do not contain.
+            shortlist: `Shortlist`, from which the subwords of each sentence are chosen.
+                There are then no phrases.
             **beam: Further options of `keras_attention.beam_search`.
         """
         beam = {"early_stopping": True, **beam}
@@ -214,10 +218,13 @@ class Translator(BaseTranslator, Task):
             functools.partial(beam_search, **beam),
             max_length,
             (min_length_ratio, max_length_ratio),
-            key=(phrases, *sorted(beam.items())),
+            key=(phrases, id(shortlist), *sorted(beam.items())),
+            shortlist=shortlist,
         )
 
-    def _search_model(self, search, max_length, ratios, *, key, **options):
+    def _search_model(
+        self, search, max_length, ratios, *, key, shortlist=None, **options
+    ):
         """Return the `SearchModel` whose translations have limits of their lengths."""
         max_length = max_length or self.max_length
         limits = [self._limits(n, *ratios) for n in range(self.max_length + 1)]
@@ -244,6 +251,8 @@ class Translator(BaseTranslator, Task):
                 source = inputs["source"][..., None]
                 is_symbol = source == np.array(symbols, "int32")
                 required = keras.ops.any(is_symbol, axis=1)
+                if shortlist is not None:
+                    symbols = [shortlist.fixed.index(symbol) for symbol in symbols]
                 search_constraints.append(ExactlyOnce(symbols, required))
             if ratios[0]:
                 min_tokens = np.minimum(shortest, max_length)
@@ -257,6 +266,10 @@ class Translator(BaseTranslator, Task):
                 search_constraints += [phrases, BannedPhrases(inputs["banned_phrases"])]
             return search_constraints
 
+        if shortlist is not None:
+            options["network"] = ShortlistedNetwork(self.network, shortlist)
+            # All others are no candidates.
+            options["banned"] = (PAD, START, UNKNOWN)
         return self._cached_search_model(
             (max_length, *ratios, *key),
             search,

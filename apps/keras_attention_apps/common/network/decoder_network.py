@@ -99,6 +99,10 @@ class DecoderNetwork(keras.Model):
         self.mean_loss = keras.metrics.Mean(name="loss")
         self.step_loss = LastValue(name="step_loss")
 
+    def vocabulary_ids(self, token_ids, memory):
+        """Return the ids of tokens that a search with this memory has found."""
+        return token_ids
+
 
 class Ensemble(keras.Model):
     """Networks whose mean probability a search follows; see `ensemble_step`."""
@@ -118,6 +122,10 @@ class Ensemble(keras.Model):
     def step(self, token_ids, state, memory, **options):
         """Run one step of a search with all networks."""
         return ensemble_step(self.steps(memory, **options))(token_ids, state)
+
+    def vocabulary_ids(self, token_ids, memory):
+        """Return the ids of tokens that a search with this memory has found."""
+        return token_ids
 
     def steps(self, memory, **options):
         """Return the step of each network, for its part of the memory."""
@@ -195,6 +203,7 @@ class SearchModel(keras.Model):
             max_length=self.max_length,
             **options,
         )
+        outputs["token_ids"] = self.network.vocabulary_ids(outputs["token_ids"], memory)
         if self.rewrite is not None:
             outputs["token_ids"] = self.rewrite(outputs["token_ids"])
         return outputs

@@ -1,11 +1,13 @@
 """`nmt export`: a translator as a SavedModel, or for LiteRT, CTranslate2 or Argos."""
 
+import functools
+
 import tensorflow as tf
 
 from keras_attention_apps.common import files
 from keras_attention_apps.common.characters import REMOVALS
 from keras_attention_apps.common.cli import needing
-from keras_attention_apps.common.errors import UserError
+from keras_attention_apps.common.errors import UserError, counted
 from keras_attention_apps.common.export import (
     companions_in,
     export_task,
@@ -16,8 +18,10 @@ from keras_attention_apps.common.export import (
 )
 from keras_attention_apps.common.models import find_preset
 from keras_attention_apps.common.tokenizer import END, PAD
+from keras_attention_apps.nmt.data import dataset
 from keras_attention_apps.nmt.network.translation_network import word_numbers
 from keras_attention_apps.nmt.runtimes import RUNTIMES
+from keras_attention_apps.nmt.shortlist import learn_shortlist
 from keras_attention_apps.nmt.subwords import BLANKS
 
 # Sentences that are translated at the same time.
@@ -40,13 +44,34 @@ def export(config):
             ".argosmodel for argos, and in neither for the other formats. Received: "
             f"{str(config.output)!r} for {kind}"
         )
-    if config.pair is not None and kind != "argos":
-        raise UserError(f"--pair needs the format argos. Received: {config.pair!r}")
+    if config.shortlist_data and kind != "litert":
+        raise UserError(f"--shortlist-data needs the format litert. Received: {kind}")
+    if config.pair is not None and kind != "argos" and not config.shortlist_data:
+        raise UserError(
+            "--pair needs the format argos, or --shortlist-data. "
+            f"Received: {config.pair!r}"
+        )
     if kind in ("ctranslate2", "argos"):
         with needing("ctranslate2"):
             _export_to_ctranslate2(config, is_package=kind == "argos")
     else:
-        export_task(config, RUNTIMES, save_lite_translator, write_saved_model)
+        write_lite = functools.partial(_export_to_litert, config)
+        export_task(config, RUNTIMES, write_lite, write_saved_model)
+
+
+def _export_to_litert(config, translator, path, **options):
+    """Write a LiteRT file, with a shortlist if there is a text for it."""
+    learned = None
+    if config.shortlist_data:
+        names = dataset.TRAINING_NAMES
+        texts = [
+            dataset.read_split(files.resolved(folder), config.pair, names)
+            for folder in config.shortlist_data
+        ]
+        pairs = dataset.joined(texts, [1] * len(texts))
+        print(f"learning a shortlist from {counted(len(pairs), 'pair')} of sentences")
+        learned = learn_shortlist(translator, pairs, size=config.shortlist_size)
+    save_lite_translator(translator, path, shortlist=learned, **options)
 
 
 def _export_to_ctranslate2(config, *, is_package):
@@ -235,8 +260,12 @@ MAX_WEIGHTS = 30_000_000
 TARGET_STEP = 8
 
 
-def save_lite_translator(translator, path, *, search, quantize="int8", **origin):
+def save_lite_translator(
+    translator, path, *, search, quantize="int8", shortlist=None, **origin
+):
     """Write network and beam search as a LiteRT file that `LiteTranslator` reads.
+
+    With a `Shortlist`, the search chooses among its candidates for each sentence.
 
     Its signatures, such as `length_13`, take `source`, token ids int32 `(1, length)`
     padded with PAD, and return the dict of `keras_attention.beam_search`.
@@ -258,7 +287,9 @@ def save_lite_translator(translator, path, *, search, quantize="int8", **origin)
         path,
         {
             f"length_{length}": (
-                translator.search_model(max_lengths[length], **search),
+                translator.search_model(
+                    max_lengths[length], shortlist=shortlist, **search
+                ),
                 {"source": tf.TensorSpec([1, length], tf.int32)},
             )
             for length in lengths
@@ -271,6 +302,7 @@ def save_lite_translator(translator, path, *, search, quantize="int8", **origin)
             "attends": translator.attends,
             "extra_ids": translator.extra_ids,
             "search": search,
+            "shortlist_size": shortlist and shortlist.size,
         },
         **origin,
     )

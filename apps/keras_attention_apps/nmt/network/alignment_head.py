@@ -40,8 +40,8 @@ def alignment_posteriors(sources, targets):
     target_ids, source_ids = (
         np.concatenate([grid[side].ravel() for grid in grids]) for side in (0, 1)
     )
-    forward = _posteriors(source_ids, target_ids, _rows(lengths, by_target=True))
-    backward = _posteriors(target_ids, source_ids, _rows(lengths, by_target=False))
+    forward = posteriors(source_ids, target_ids, _rows(lengths, by_target=True))
+    backward = posteriors(target_ids, source_ids, _rows(lengths, by_target=False))
     product = np.split(forward * backward, np.cumsum(sizes)[:-1])
     return [x.reshape(shape) for x, shape in zip(product, lengths, strict=True)]
 
@@ -57,8 +57,8 @@ def _rows(lengths, *, by_target):
     return np.concatenate(cells)
 
 
-def _posteriors(conditions, predicted, groups):
-    """Return the posterior of each cell among those of its group.
+def posteriors(conditions, predicted, groups):
+    """Return the posterior of each cell among those of its group, by IBM Model 1.
 
     Args:
         conditions, predicted: Token ids of all cells; a model predicts the second from
@@ -78,7 +78,6 @@ def _posteriors(conditions, predicted, groups):
 
 def _normalized(values, groups):
     """Return values divided by the sum of their group."""
-    _, groups = np.unique(groups, return_inverse=True)
     return values / np.bincount(groups, values)[groups]
 
 
@@ -88,14 +87,14 @@ def head_scores(network, sources, targets):
     It is the mean share of the attention of a target token that agrees with
     `alignment_posteriors`. `sources` and `targets` are token ids, ending with END.
     """
-    posteriors = alignment_posteriors(
+    alignments = alignment_posteriors(
         *([ids[:-1] for ids in side] for side in (sources, targets))
     )
     totals, count = 0.0, 0
     for begin in range(0, len(sources), BATCH):
         part = slice(begin, begin + BATCH)
         weights = head_weights(network, sources[part], targets[part])
-        for row, posterior in enumerate(posteriors[part]):
+        for row, posterior in enumerate(alignments[part]):
             rows, columns = posterior.shape
             shares = posterior / posterior.sum(axis=1, keepdims=True)
             attention = weights[row, :, :, :rows, :columns]

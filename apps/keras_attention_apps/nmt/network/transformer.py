@@ -67,11 +67,14 @@ class TransformerNetwork(TranslationNetwork):
                 name="output_bias", shape=(vocabulary_size,), initializer="zeros"
             )
 
-    def logits(self, hidden):
-        logits = super().logits(hidden)
+    def logits(self, hidden, token_ids=None):
+        logits = super().logits(hidden, token_ids)
         if self.output_bias is None:
             return logits
-        return logits + ops.cast(self.output_bias, logits.dtype)
+        bias = ops.cast(self.output_bias, logits.dtype)
+        if token_ids is not None:
+            bias = ops.take(bias, token_ids, axis=0)[:, None]
+        return logits + bias
 
     def output_layer(self, hidden):
         if self.output_bias is None:

@@ -155,11 +155,27 @@ class TranslationNetwork(DecoderNetwork):
         inputs = logits, weights, memory["source_ids"], hidden
         return self.pointer_generator(*inputs), state, weights
 
-    def logits(self, hidden):
-        """Return the logits `(..., N)`, in float32 at least."""
-        logits = self.embedding(hidden, reverse=True)
+    def logits(self, hidden, token_ids=None):
+        """Return the logits `(..., N)`, in float32 at least.
+
+        Those of some subwords alone, `(B, C)`, others for each sentence, are
+        `(B, K, C)`.
+        """
+        if token_ids is None:
+            logits = self.embedding(hidden, reverse=True)
+        else:
+            logits = self._logits_of(hidden, token_ids)
         dtype = keras.backend.standardize_dtype(logits.dtype)
         return logits if dtype == "float64" else ops.cast(logits, "float32")
+
+    def _logits_of(self, hidden, token_ids):
+        embeddings = ops.cast(self.embedding.embeddings, hidden.dtype)
+        if token_ids.shape[0] == 1:
+            # LiteRT multiplies matrices in 8 bits, but not stacks of them.
+            rows = ops.take(embeddings, token_ids[0], axis=0)
+            return (hidden[0] @ ops.transpose(rows))[None]
+        rows = ops.take(embeddings, token_ids, axis=0)
+        return hidden @ ops.transpose(rows, (0, 2, 1))
 
     def output_layer(self, hidden):
         """Return hidden vectors and embeddings whose products are the logits."""
