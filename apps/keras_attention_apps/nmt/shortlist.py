@@ -133,33 +133,30 @@ def likely_translations(
     """Return the table of a `Shortlist`, `(N, M)`, from the token ids of pairs."""
     # The empty source subword translates to what no other does.
     empty = vocabulary
-    given = [
-        np.tile([empty, *source], len(target))
-        for source, target in zip(sources, targets, strict=True)
-    ]
-    predicted = [
-        np.repeat(target, len(source) + 1)
-        for source, target in zip(sources, targets, strict=True)
-    ]
-    sizes = [
-        len(source) + 1
-        for source, target in zip(sources, targets, strict=True)
-        for _ in target
-    ]
-    given, predicted = np.concatenate(given), np.concatenate(predicted)
-    expected = posteriors(given, predicted, np.repeat(np.arange(len(sizes)), sizes))
-    keys, places = np.unique(
-        given.astype("int64") * vocabulary + predicted, return_inverse=True
+    pairs = [*zip(sources, targets, strict=True)]
+    conditions = np.concatenate(
+        [np.tile([empty, *source], len(target)) for source, target in pairs]
     )
-    given, predicted = keys // vocabulary, keys % vocabulary
+    predicted = np.concatenate(
+        [np.repeat(target, len(source) + 1) for source, target in pairs]
+    )
+    # The number of the target subword of each pair of subwords.
+    sizes = [len(source) + 1 for source, target in pairs for _ in target]
+    expected = posteriors(
+        conditions, predicted, np.repeat(np.arange(len(sizes)), sizes)
+    )
+    keys, places = np.unique(
+        conditions.astype("int64") * vocabulary + predicted, return_inverse=True
+    )
+    conditions, predicted = keys // vocabulary, keys % vocabulary
     # The largest counts of each source subword first.
-    order = np.lexsort((-np.bincount(places, expected), given))
-    given, predicted = given[order], predicted[order]
-    ranks = np.arange(len(given)) - np.searchsorted(given, given)
-    listed = (ranks < width) & (given != empty)
+    order = np.lexsort((-np.bincount(places, expected), conditions))
+    conditions, predicted = conditions[order], predicted[order]
+    ranks = np.arange(len(conditions)) - np.searchsorted(conditions, conditions)
+    listed = (ranks < width) & (conditions != empty)
     dtype = "int16" if vocabulary <= np.iinfo("int16").max else "int32"
     table = np.full((vocabulary, width), PAD, dtype)
-    table[given[listed], ranks[listed]] = predicted[listed]
+    table[conditions[listed], ranks[listed]] = predicted[listed]
     return table
 
 
