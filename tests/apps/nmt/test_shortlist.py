@@ -175,7 +175,8 @@ def test_an_exported_file_has_a_shortlist(corpus, subwords, tmp_path, monkeypatc
         search = translator.search_model(longest, beam_size=2, shortlist=learned)
         expected = search.predict_on_batch({"source": pad([ids])})
         scores = keras.ops.convert_to_numpy(expected["scores"])
-        np.testing.assert_allclose(best[0].score, scores[0, 0], atol=1e-3)
+        # Roundings decide between hypotheses of an untrained network.
+        np.testing.assert_allclose(best[0].score, scores[0, 0], atol=0.01)
         assert set(best[0].token_ids) <= {END, *learned.candidates(ids)}
 
 
