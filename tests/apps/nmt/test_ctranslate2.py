@@ -281,6 +281,52 @@ def test_the_command_runs_on_ctranslate2(folder, capsys, monkeypatch):
     assert "jit_compile needs the runtime keras" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, True), ({"activation": "swish"}, False)],
+)
+def test_auto_leaves_imported_models_on_keras(folder, options, expected, monkeypatch):
+    monkeypatch.setattr(models, "MANY_FOR_KERAS", 2)
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    content["model"] |= options
+    del content["digest"]
+    path.write_text(json.dumps(content))
+
+    translator = RUNTIMES.load(
+        folder,
+        TranslationRuntimeConfig(),
+        search={},
+        has_at_least=lambda number: number <= 2,
+    )
+
+    assert isinstance(translator, CTranslate2Translator) == expected
+    asked = TranslationRuntimeConfig(runtime="ctranslate2")
+    assert isinstance(RUNTIMES.load(folder, asked, search={}), CTranslate2Translator)
+    content["model"]["norm_first"] = False
+    path.write_text(json.dumps(content))
+    assert not RUNTIMES.converts(folder)
+
+
+@pytest.mark.parametrize("runtime", ["auto", "ctranslate2"])
+def test_the_command_takes_glossaries(folder, runtime, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(models, "MANY_FOR_KERAS", 1)
+    loaded = []
+    load = CTranslate2Translator.from_preset
+    monkeypatch.setattr(
+        CTranslate2Translator,
+        "from_preset",
+        lambda *arguments, **options: loaded.append(1) or load(*arguments, **options),
+    )
+    (tmp_path / "terms.tsv").write_text("dog\twolf\n")
+    command = ["translate", SENTENCES[0], "--model", str(folder)]
+    command += ["--runtime", runtime, "--glossary", str(tmp_path / "terms.tsv")]
+
+    assert main(command) == 0
+    assert "wolf" in capsys.readouterr().out
+    assert len(loaded) == (runtime == "ctranslate2")
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_long_lists_are_translated_by_ctranslate2(count, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(models, "MANY_FOR_KERAS", 3)

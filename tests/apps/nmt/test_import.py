@@ -636,6 +636,8 @@ def test_an_imported_model_is_fine_tuned(folder, tmp_path):
     before = Translator.from_preset(tmp_path / "model")
     after = Translator.from_preset(tmp_path / "tuned" / "model")
     assert after.tokenizer.content == before.tokenizer.content
+    # Numbers go through the network, as the page on OPUS-MT says.
+    assert not after.tokenizer.symbols
     for name in ("output_bias", "embedding"):
         trained, initial = (getattr(x.network, name) for x in (after, before))
         if name == "embedding":
