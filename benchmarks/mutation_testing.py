@@ -3,12 +3,14 @@
 Draws a sample of the mutants of `keras_attention/ops`, `layers`, `search` and
 `decoder`, or of all modules of the programs. A mutant is one small change of a line by
 an operator of cosmic-ray. For every mutant the check runs the quick tests that reach
-the changed line, the fastest first, until one fails. Prints how many mutants were
-found, and every survivor.
+the changed line, the fastest first, until one fails. With `--choose imports` it runs
+the test files that import the changed module instead, the nearest first. Prints how
+many mutants were found, and every survivor.
 
     python -m pip install cosmic-ray coverage
     python benchmarks/mutation_testing.py --mutate library --sample 150 --seed 3
-    python benchmarks/mutation_testing.py --mutate programs --sample 100 --seed 3
+    python benchmarks/mutation_testing.py --mutate programs --choose imports \
+        --sample 100 --seed 3
 
 A mutant is found if a test fails or exceeds its time limit. If the tests of a mutant
 take more than `--budget` seconds together, the slowest are left out, so a survivor may
@@ -25,6 +27,7 @@ import contextlib
 import dataclasses
 import gc
 import importlib
+import itertools
 import json
 import os
 import pickle
@@ -127,6 +130,13 @@ def main():
         default=120.0,
         help="Time after which no further mutant is tried.",
     )
+    parser.add_argument(
+        "--choose",
+        choices=["coverage", "imports"],
+        default="coverage",
+        help="Tests of a mutant: those that reach its line, or the files that import "
+        "its module, the nearest first; no tests are measured then.",
+    )
     parser.add_argument("--survivors", type=Path, help="JSON file to write.")
     parser.add_argument("--mutants", type=Path, help="JSON file to read the sample of.")
     options = parser.parse_args()
@@ -146,31 +156,32 @@ def main():
         gc.freeze()
 
         started = time.monotonic()
-        reached, durations = in_fork(measure_tests, target, options.longest, limit=7200)
         if chosen is None:
             mutants = all_mutants(target.mutated)
-            size = min(options.sample, len(mutants))
-            sample = random.Random(options.seed).sample(mutants, size)
-            print(f"{len(mutants)} mutants, {size} sampled", flush=True)
+            random.Random(options.seed).shuffle(mutants)
+            sample = list(itertools.islice(filter(compiles, mutants), options.sample))
+            print(f"{len(mutants)} mutants, {len(sample)} sampled", flush=True)
         else:
             sample = [Mutant(**mutant) for mutant in chosen]
-        leave_out_failing_tests(sample, reached, durations)
-        print(
-            f"{len(durations)} quick tests, {sum(durations.values()):.0f} s, "
-            f"measured in {(time.monotonic() - started) / 60:.0f} minutes",
-            flush=True,
-        )
+        judge = JUDGES[options.choose](target, sample, options)
         fates, survivors = collections.Counter(), []
         # After an interrupt, the mutants so far are reported.
         with contextlib.suppress(KeyboardInterrupt):
             for mutant in sample:
                 if time.monotonic() - started > 60 * options.minutes:
                     break
-                result = judged(mutant, reached, durations, options.budget)
-                fates[result[2]] += 1
-                report_survivor(*result)
-                if result[2] == "survived":
+                path = Path(mutant.path)
+                before, after = path.read_text("utf-8"), mutated_code(mutant)
+                path.write_text(after, "utf-8")
+                try:
+                    fate, reason = judge(mutant)
+                finally:
+                    path.write_text(before, "utf-8")
+                fates[fate] += 1
+                report_mutant(mutant, change(before, after), fate, reason)
+                if fate == "survived":
                     survivors.append(dataclasses.asdict(mutant))
+        judge.report_failing_tests()
         if survivors_file:
             survivors_file.write_text(json.dumps(survivors, indent=1))
         report(fates, time.monotonic() - started)
@@ -344,6 +355,15 @@ def all_mutants(folders):
     return mutants
 
 
+def compiles(mutant):
+    """Return whether a mutant is Python; some operators change `*` in a signature."""
+    try:
+        compile(mutated_code(mutant), mutant.path, "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
 def mutated_code(mutant):
     """Return the source of a file with a mutant."""
     from cosmic_ray import plugins
@@ -444,35 +464,134 @@ def leave_out_failing_tests(sample, reached, durations):
         del durations[name]
 
 
-def failing_tests(names):
+def failing_tests(names, *options):
+    """Return which tests fail; all of them if pytest cannot run them."""
     plugin = InOrder(names)
-    code = run_tests(names, plugin)
-    have_run = code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-    return plugin.failed if have_run else names
+    code = run_tests(names, plugin, *options)
+    if code == pytest.ExitCode.TESTS_FAILED:
+        return plugin.failed
+    is_fine = code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    return set() if is_fine else set(names)
 
 
-def judged(mutant, reached, durations, budget):
-    """Return a mutant, its change, and "found", "timed out" or "survived"."""
-    names = tests_of(mutant, reached, durations)
-    path = Path(mutant.path)
-    before, after = path.read_text("utf-8"), mutated_code(mutant)
-    path.write_text(after, "utf-8")
-    try:
-        fate = "survived"
-        for batch, seconds in batches(names, durations, budget):
+class ByCoverage:
+    """Judges a mutant by the quick tests that reach its line, the fastest first."""
+
+    def __init__(self, target, sample, options):
+        started = time.monotonic()
+        longest = options.longest
+        self.reached, self.durations = in_fork(
+            measure_tests, target, longest, limit=7200
+        )
+        leave_out_failing_tests(sample, self.reached, self.durations)
+        self.budget = options.budget
+        print(
+            f"{len(self.durations)} quick tests, {sum(self.durations.values()):.0f} s, "
+            f"measured in {(time.monotonic() - started) / 60:.0f} minutes",
+            flush=True,
+        )
+
+    def report_failing_tests(self):
+        """Do nothing: they were left out before."""
+
+    def __call__(self, mutant):
+        """Return "found", "timed out" or "survived", and what was run."""
+        names = tests_of(mutant, self.reached, self.durations)
+        for batch, seconds in batches(names, self.durations, self.budget):
             limit = SLOWER * seconds + START
-            code = in_fork(run_tests, batch, InOrder(batch), "-x", limit=limit)
+            try:
+                code = in_fork(run_tests, batch, InOrder(batch), "-x", limit=limit)
+            except TimeoutError:
+                return "timed out", f"{len(batch)} tests"
+            except RuntimeError:
+                return "found", "the tests crashed"
             if code:
-                fate = "found"
-                break
-    except TimeoutError:
-        fate = "timed out"
-    except RuntimeError:
-        # The tests have crashed.
-        fate = "found"
-    finally:
-        path.write_text(before, "utf-8")
-    return mutant, change(before, after), fate, len(names)
+                return "found", f"one of {len(batch)} tests"
+        return "survived", f"{len(names)} tests"
+
+
+class ByImports:
+    """Judges a mutant by the test files that import its module, the nearest first.
+
+    The file with the name of the module is the nearest one. Others are ordered by the
+    number of imports from the test to the module. They run up to a budget in all; a
+    file that does not end within it finds nothing.
+    """
+
+    def __init__(self, target, sample, options):
+        self.budget = options.budget
+        self.files = nearest_tests(target)
+        self.found_by = {}
+
+    def __call__(self, mutant):
+        """Return "found" or "survived", and the test, or what was run."""
+        started = time.monotonic()
+        files = self.files.get(mutant.path, [])
+        for count, file in enumerate(files):
+            left = self.budget - (time.monotonic() - started)
+            if left <= 0:
+                return "survived", f"{count} of {len(files)} files"
+            try:
+                failed = in_fork(failing_tests, [file], "-x", limit=left)
+            except TimeoutError:
+                return "survived", f"{count} of {len(files)} files, and part of another"
+            except RuntimeError:
+                failed = {file}
+            if failed:
+                self.found_by[mutant] = min(failed)
+                return "found", min(failed)
+        return "survived", f"{len(files)} files"
+
+    def report_failing_tests(self):
+        """Print the mutants whose test fails without any mutant, too."""
+        names = sorted(set(self.found_by.values()))
+        failed = in_fork(failing_tests, names, limit=3600) if names else ()
+        for mutant, name in self.found_by.items():
+            if name in failed:
+                print(f"Does not count: {mutant.path}:{mutant.line}, as {name} fails")
+
+
+JUDGES = {"coverage": ByCoverage, "imports": ByImports}
+
+
+def nearest_tests(target):
+    """Return the test files that import each mutated file, the nearest first."""
+    root = Path("apps") if "apps" in target.copied else Path()
+    paths = [path for folder in target.mutated for path in Path(folder).rglob("*.py")]
+    modules = {}
+    for path in paths:
+        inner = path.parent if path.stem == "__init__" else path.with_suffix("")
+        modules[".".join(inner.relative_to(root).parts)] = path
+    imports = {name: imported(path, modules) for name, path in modules.items()}
+    nearest = {str(path): [] for path in paths}
+    tests = [
+        path for folder in target.tests for path in Path(folder).rglob("test_*.py")
+    ]
+    for test in sorted(tests, key=lambda path: path.stat().st_size):
+        seen, names, distance = set(), imported(test, modules), 1
+        while names:
+            for name in names:
+                is_namesake = test.stem == f"test_{modules[name].stem}"
+                rank = 0 if is_namesake else distance
+                nearest[str(modules[name])].append((rank, str(test)))
+            seen |= names
+            names = set().union(*(imports[name] for name in names)) - seen
+            distance += 1
+    return {
+        path: [test for _, test in sorted(pairs, key=lambda pair: pair[0])]
+        for path, pairs in nearest.items()
+    }
+
+
+def imported(path, modules):
+    """Return the names of the modules that a file imports, also in its functions."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{x.name}" for x in node.names)}
+    return names & modules.keys()
 
 
 def change(before, after):
@@ -484,12 +603,12 @@ def change(before, after):
     return "lines removed"
 
 
-def report_survivor(mutant, changed, fate, count):
-    """Print a mutant that no test has found."""
-    if fate == "survived":
-        operator = mutant.operator.split("/")[-1]
-        print(f"{mutant.path}:{mutant.line}  {operator}  ({count} tests)")
-        print(f"    {changed}", flush=True)
+def report_mutant(mutant, changed, fate, reason):
+    """Print a survivor, or on the standard error how a mutant was found."""
+    operator = mutant.operator.split("/")[-1]
+    stream = sys.stdout if fate == "survived" else sys.stderr
+    print(f"{mutant.path}:{mutant.line}  {operator}  {fate} ({reason})", file=stream)
+    print(f"    {changed}", file=stream, flush=True)
 
 
 def report(fates, seconds):
