@@ -108,7 +108,7 @@ def random_task(attention):
     return {"attention": attention, "sources": sources, "steps": steps}
 
 
-def real_task(model, text, folder, precisions, beam_size, file=None):
+def real_task(model, text, folder, precisions, beam_size, given_file=None):
     """Return the task of `random_task` for lines of a text file, network and subwords.
 
     The LiteRT files with weights of these precisions are written to a folder, unless a
@@ -125,8 +125,8 @@ def real_task(model, text, folder, precisions, beam_size, file=None):
     translator = Translator.from_preset(model)
     files = {name: str(Path(folder, f"{name}.tflite")) for name in precisions}
     for name, file in files.items():
-        if file is not None and name == "int8":
-            files[name] = str(file)
+        if given_file is not None and name == "int8":
+            files[name] = str(given_file)
             continue
         options = translator.search_options(beam_size=beam_size)
         save_lite_translator(translator, file, search=options, quantize=name)
