@@ -262,14 +262,14 @@ def test_an_imported_model_is_compared_with_transformers(tmp_path):
         for line in text.splitlines()
         if line.startswith("| ")
     ]
-    _, single, double, files, file, _, one, both, _, trained = tables
+    _, single, double, files, file, _, single_sentence, both, _, trained = tables
     assert single[1] == "float32" and single[-2:] == ["5 of 5", "5 of 5"]
     assert float(single[2]) < 1e-4 and float(single[5]) < 1e-4
     assert double[1] == "float64"
     assert 0 < float(double[2]) < 1e-10 and float(double[5]) < 1e-10
     assert files[0] == "file" and float(file[0].split()[0]) > 0.1
-    assert [one[0], both[0]] == ["one by one", "2 together"]
-    assert float(one[2]) > 0 and float(both[2]) > 0
+    assert [single_sentence[0], both[0]] == ["one by one", "2 together"]
+    assert float(single_sentence[2]) > 0 and float(both[2]) > 0
     assert trained[:2] == ["200", "20"] and float(trained[3].split()[0]) > 0
 
 

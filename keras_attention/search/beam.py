@@ -162,7 +162,7 @@ class Beam:
 
         carry = beam.begin()
         carry = beam.run(carry)
-        found = beam.hypotheses(carry)
+        hypotheses = beam.hypotheses(carry)
 
     The carry is a nested dict of tensors: `"t"` `(B,)`, the number of steps of every
     row; the booleans `"done"` and `"finite"`, `(B,)`; `"alive"`, `"finished"` and

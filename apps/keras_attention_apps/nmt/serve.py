@@ -67,11 +67,11 @@ def add_routes(config, service):
         translator = Translator(name, config, service)
         known += translator.languages
         source, target = match.groups()
-        for languages, one in by_pair(translator, source, target, config).items():
+        for languages, served in by_pair(translator, source, target, config).items():
             if languages in translators:
                 pair = "-".join(languages)
                 raise UserError(f"expected one model for each language pair: {pair}")
-            translators[languages] = one
+            translators[languages] = served
     check_target_languages(config.target_languages, list(dict.fromkeys(known)))
     Routes(translators, config, service)
 

@@ -145,12 +145,12 @@ def likely_translations(
     expected = posteriors(
         conditions, predicted, np.repeat(np.arange(len(sizes)), sizes)
     )
-    keys, places = np.unique(
+    keys, key_indices = np.unique(
         conditions.astype("int64") * vocabulary + predicted, return_inverse=True
     )
     conditions, predicted = keys // vocabulary, keys % vocabulary
     # The largest counts of each source subword first.
-    order = np.lexsort((-np.bincount(places, expected), conditions))
+    order = np.lexsort((-np.bincount(key_indices, expected), conditions))
     conditions, predicted = conditions[order], predicted[order]
     ranks = np.arange(len(conditions)) - np.searchsorted(conditions, conditions)
     listed = (ranks < width) & (conditions != empty)

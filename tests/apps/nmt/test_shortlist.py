@@ -73,8 +73,8 @@ def test_candidates_are_different_and_the_same_in_both_forms(with_symbols, learn
         symbols = with_symbols.tokenizer.symbols.values()
         assert row[: len(learned.fixed)].tolist() == [0, 1, 2, 3, *symbols]
         # The subwords of the source may be copied, unless they are banned.
-        own = set(ids.tolist()) - {*with_symbols.tokenizer.banned}
-        assert own <= set(row)
+        copied = set(ids.tolist()) - {*with_symbols.tokenizer.banned}
+        assert copied <= set(row)
         banned = {*with_symbols.tokenizer.banned} - {PAD, START, UNKNOWN}
         assert not banned & set(row)
 
