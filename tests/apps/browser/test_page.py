@@ -204,7 +204,7 @@ TEXTS = (
     SENTENCE,
     "",
     " a\tlittle \u200b girl\n",
-    "The ca\u00adfe\u0301 is closed today \u2764\ufe0f\u200d\U0001f525 \ud83d",
+    "The ca\u00adfe\u0301 is closed today \u2764\ufe0f\u200d\U0001f525.\ud83d",
     "Mr. Smith paid $3.50, e.g. for tea. Was it No. 5? Yes. (No. Never.) Why?",
     "He said: \u00ab Come in. \u00bb Then he left \u2026 Then I came.",
     "\u72d7\u5728\u96ea\u91cc\u73a9\u3002\u732b\u4e5f\u662f\uff01 \u0e2b\u0e21\u0e32",
