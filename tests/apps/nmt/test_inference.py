@@ -20,6 +20,8 @@ LINES = ["the red dog", "", "a bird", "a old cat sees the big dog", "the \u4e2d"
 def test_translations_come_in_order_whatever_the_batches(model_folder, cached_models):
     # The command below has the same search.
     fresh = Translator.from_preset(model_folder)
+    # Another test may have searched with it.
+    fresh._search_models.clear()
     options = {"beam_size": 2, "n_best": 2}
     one_by_one = [next(fresh.translate_each([line], **options)) for line in LINES]
     if keras.backend.backend() == "tensorflow":
