@@ -856,6 +856,12 @@ class EvaluateConfig(AlignmentOptions, PairOptions):
         """Reference alignments of the pairs, one line for each: links such as 0-1, and
         0?1 for those that are only possible.""",
     )
+    target_language: str | None = option(
+        None,
+        """Target language of an imported multilingual model, as its vocabulary spells
+        it, such as deu: every source begins with >>deu<<.""",
+        rare=True,
+    )
     split_sentences: bool = option(
         False,
         """Translate a line of several sentences sentence by sentence. Without it,
@@ -900,6 +906,12 @@ class CalibrateConfig(CalibrationOptions):
         """Columns of the source and the target in a table of --data: two names, or two
         numbers from 1. By default those that are named as in --pair, or source and
         target; otherwise the first two that are no numbers.""",
+        rare=True,
+    )
+    target_language: str | None = option(
+        None,
+        """Target language of an imported multilingual model, as its vocabulary spells
+        it, such as deu: every source begins with >>deu<<.""",
         rare=True,
     )
     lexicon_data: tuple[Path, ...] = option(

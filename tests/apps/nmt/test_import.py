@@ -278,6 +278,28 @@ def test_a_wrong_target_language_is_refused(multilingual, folder, tmp_path, caps
     assert capsys.readouterr().out == f"{expected.text}\n"
 
 
+def test_scores_are_those_of_the_target_language(multilingual, tmp_path, capsys):
+    sources = ["Two cats sleep on the table.", "The snow is red and the dog is big."]
+    (tmp_path / "source").write_text("\n".join(sources) + "\n")
+    translations = multilingual.translate(sources, target_language="fra")
+    references = [translation.text for translation in translations]
+    (tmp_path / "target").write_text("\n".join(references) + "\n")
+    multilingual.save(tmp_path / "model", half=False)
+    files = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
+    command = ["evaluate", *files, "--model", str(tmp_path / "model")]
+
+    scores = {}
+    for language in ("fra", "deu"):
+        assert main([*command, "--target-language", language]) == 0
+        _, _, after = capsys.readouterr().out.partition("chrf ")
+        scores[language] = float(after.split()[0])
+    assert scores["fra"] == 100 > scores["deu"]
+    (tmp_path / "links").write_text("0-0\n0-0\n")
+    wrong = ["--target-language", "fra", "--alignments", str(tmp_path / "links")]
+    error = error_of(main, [*command, *wrong], capsys)
+    assert "begin each source with >>fra<<" in error
+
+
 def test_two_vocabularies_have_their_embeddings(folder, tmp_path):
     vocabularies = published.write_separate(tmp_path, end_bias=2.0)
     separate = marian.read_published(tmp_path)

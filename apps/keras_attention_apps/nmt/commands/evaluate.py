@@ -24,6 +24,11 @@ def evaluate(config):
     check_read_once(config.source, config.target, config.alignments)
     sources, references, source = dataset.read_chosen(config)
     if config.alignments is not None:
+        if config.target_language is not None:
+            raise UserError(
+                "--target-language is for translations: with --alignments, begin each "
+                f"source with >>{config.target_language}<<"
+            )
         return _evaluate_alignments(config, sources, references)
     if config.reverse_model is not None or config.symmetrize is not None:
         raise UserError("--reverse-model and --symmetrize need --alignments")
@@ -71,6 +76,7 @@ def _translated(config, name, sources):
         sources,
         batch_size=config.batch_size,
         split=config.split_sentences,
+        target_language=config.target_language,
         **search,
     )
     cut = sum(translation.cut for translation in translations)
@@ -198,7 +204,10 @@ def calibrate(config):
 
     def run(translator, sentences):
         return translator.translate(
-            sentences, batch_size=config.batch_size, split=False
+            sentences,
+            batch_size=config.batch_size,
+            split=False,
+            target_language=config.target_language,
         )
 
     def learn_lexicon(translator):
