@@ -169,12 +169,14 @@ def _fill(models):
                 submit_btn="Translate",
                 elem_classes="ka-sentence",
             )
-            language = gr.Dropdown(
-                list(models.languages.items()),
-                value=models.language,
-                label="Target language",
-                visible=bool(models.languages),
-            )
+            # Without a menu, the functions of the events get `None`.
+            language = gr.State(None)
+            if models.languages:
+                language = gr.Dropdown(
+                    list(models.languages.items()),
+                    value=models.language,
+                    label="Target language",
+                )
             is_reversed = gr.State(False)
             swap = gr.Button(
                 "\u21c4 Swap languages", size="sm", visible=bool(models.reverse)
@@ -209,5 +211,6 @@ def _fill(models):
         choosing = event(lambda text=text: text, None, sentence)
         in_turn(example.click, choosing, translating, comparing)
     in_turn(sentence.submit, translating, comparing)
-    in_turn(language.input, translating, comparing)
+    if models.languages:
+        in_turn(language.input, translating, comparing)
     chosen.connect(translating, comparing)

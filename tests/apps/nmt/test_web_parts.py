@@ -127,3 +127,21 @@ def test_the_page_of_a_multilingual_model_has_its_target_languages(multilingual)
     ]
     assert menu.visible and menu.value == "deu"
     assert menu.choices == [("French", "fra"), ("German", "deu")]
+
+
+def test_every_value_that_a_client_sends_has_a_type():
+    """A model of one target language has no menu of them."""
+    page = importlib.import_module("keras_attention_apps.common.web.page")
+    pydantic = pytest.importorskip("pydantic")
+
+    blocks = web.build(WebConfig())
+
+    inputs = {
+        component._id: component
+        for function in blocks.fns.values()
+        for component in function.inputs
+        if not component.stateful
+    }
+    assert "Target language" not in [x.label for x in inputs.values()]
+    for component in inputs.values():
+        pydantic.TypeAdapter(page._type_of(component))
