@@ -302,7 +302,7 @@ constraint = Prefix([[WORDS.index(word) for word in opening.split()]])
 hypothesis = greedy_search(step, one_row, constraints=[constraint], **options)
 game = to_text(ops.convert_to_numpy(hypothesis["token_ids"])[0, 0])
 print(game)
-assert game.startswith(opening) and is_valid(game)
+assert game.startswith(opening)
 
 game = game.split()
 weights = ops.convert_to_numpy(hypothesis["weights"])[0, 0]
