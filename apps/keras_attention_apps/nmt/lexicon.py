@@ -5,6 +5,7 @@ lexicon finds it: no word of the output is a translation of the word.
 """
 
 import collections
+import functools
 import itertools
 import math
 import re
@@ -38,8 +39,11 @@ _WORDS = re.compile("[^\\W\\d_]+(?:[-'\u2019](?!s\\b)[^\\W\\d_]+)*")
 _AFTER_VERB = re.compile(" (?:du|ihr|dich|dir|euch|mich|mir|uns|sich|er|sie|es|wir)\\b")
 # Number of the bits of the index of a target word.
 _BITS = 32
+# Number of words whose stem is kept.
+_CACHED = 20_000
 
 
+@functools.lru_cache(_CACHED)
 def stem(word: str) -> str:
     """Return the first letters of a word in lower case, without other characters.
 
@@ -57,6 +61,7 @@ def separated_words(tokenizer: Subwords, text: str) -> list[str]:
     return words
 
 
+@functools.lru_cache(_CACHED)
 def _is_word(text):
     """Return whether a text is letters alone, with marks around them."""
     if any(x.isalnum() and not x.isalpha() for x in text):

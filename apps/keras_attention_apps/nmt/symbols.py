@@ -197,6 +197,8 @@ def restore(
     before it. The second result, `(restored words, words)`, has the share of each word
     in each restored word; its columns sum to one.
     """
+    if not originals:
+        return list(words), np.eye(len(words))
     restored: list[str] = []
     members: list[list[int]] = []
     joins = False

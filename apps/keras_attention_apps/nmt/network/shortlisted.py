@@ -43,7 +43,10 @@ class ShortlistedNetwork(keras.Model):
 
     def begin(self, inputs, max_length):
         memory, state = self.network.begin(inputs, max_length)
-        return {**memory, "candidates": self.candidates(inputs["source"])}, state
+        candidates = self.candidates(inputs["source"])
+        # Taken once, not in each step.
+        others = candidates[:, 1:]
+        return {**memory, "candidates": candidates, "others": others}, state
 
     def step(self, token_ids, state, memory):
         hidden, state, weights = self.network.decoder_step(
@@ -53,7 +56,7 @@ class ShortlistedNetwork(keras.Model):
         rest = ops.convert_to_tensor(rest, hidden.dtype)[:, None]
         logits = [
             ops.cast(ops.matmul(hidden, rest) + bias, "float32"),
-            self.network.logits(hidden, memory["candidates"][:, 1:]),
+            self.network.logits(hidden, memory["others"]),
         ]
         logits = ops.concatenate(logits, axis=-1)
         return ops.log_softmax(logits, axis=-1), state, weights
@@ -63,7 +66,7 @@ class ShortlistedNetwork(keras.Model):
         candidates = memory["candidates"]
         rows, *others = ops.shape(token_ids)
         if candidates.shape[0] == 1:
-            return ops.take(candidates[0], token_ids, axis=0)
+            return ops.take(ops.reshape(candidates, (-1,)), token_ids, axis=0)
         flat = ops.reshape(token_ids, (rows, -1))
         chosen = ops.take_along_axis(candidates, flat, axis=1)
         return ops.reshape(chosen, (rows, *others))

@@ -172,7 +172,7 @@ class TranslationNetwork(DecoderNetwork):
         embeddings = ops.cast(self.embedding.embeddings, hidden.dtype)
         if token_ids.shape[0] == 1:
             # LiteRT multiplies matrices in 8 bits, but not stacks of them.
-            rows = ops.take(embeddings, token_ids[0], axis=0)
+            rows = ops.take(embeddings, ops.reshape(token_ids, (-1,)), axis=0)
             return (hidden[0] @ ops.transpose(rows))[None]
         rows = ops.take(embeddings, token_ids, axis=0)
         return hidden @ ops.transpose(rows, (0, 2, 1))
