@@ -111,19 +111,25 @@ def random_task(attention):
 def real_task(model, text, folder, precisions, beam_size, given_file=None):
     """Return the task of `random_task` for lines of a text file, network and subwords.
 
-    The LiteRT files with weights of these precisions are written to a folder, unless a
-    file with 8-bit weights is given.
+    The LiteRT files with weights of these precisions are written to a folder. That with
+    8-bit weights is the given file, or that of the model if it has this beam width.
     """
     from keras_attention_apps.common.cli import quiet_tensorflow
 
     quiet_tensorflow()
-    from keras_attention_apps.nmt import Translator
+    from keras_attention_apps.common.files import LITERT
+    from keras_attention_apps.common.models import find_preset
+    from keras_attention_apps.nmt import LiteTranslator, Translator
     from keras_attention_apps.nmt.commands.export import save_lite_translator
 
     lines = [line.strip() for line in text.read_text(encoding="utf-8").splitlines()]
     lines = [line for line in lines if line][:SENTENCES]
     translator = Translator.from_preset(model)
     files = {name: str(Path(folder, f"{name}.tflite")) for name in precisions}
+    own_file = find_preset(model, translator.presets) / LITERT
+    if given_file is None and own_file.exists():
+        if LiteTranslator(own_file).search["beam_size"] == beam_size:
+            given_file = own_file
     for name, file in files.items():
         if given_file is not None and name == "int8":
             files[name] = str(given_file)
@@ -685,7 +691,8 @@ def main():
         "--litert",
         type=Path,
         metavar="FILE",
-        help="LiteRT file of --model with this beam width, for LiteRT, int8",
+        help="LiteRT file of --model with this beam width, for LiteRT, int8; by "
+        "default its own",
     )
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
