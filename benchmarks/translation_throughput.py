@@ -127,9 +127,9 @@ def real_task(model, text, folder, precisions, beam_size, given_file=None):
     translator = Translator.from_preset(model)
     files = {name: str(Path(folder, f"{name}.tflite")) for name in precisions}
     own_file = find_preset(model, translator.presets) / LITERT
-    if given_file is None and own_file.exists():
-        if LiteTranslator(own_file).search["beam_size"] == beam_size:
-            given_file = own_file
+    has_file = given_file is None and own_file.exists()
+    if has_file and LiteTranslator(own_file).search["beam_size"] == beam_size:
+        given_file = own_file
     for name, file in files.items():
         if given_file is not None and name == "int8":
             files[name] = str(given_file)
