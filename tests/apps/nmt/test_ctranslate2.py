@@ -308,16 +308,22 @@ def test_auto_leaves_imported_models_on_keras(folder, options, expected, monkeyp
     assert not RUNTIMES.converts(folder)
 
 
-@pytest.mark.parametrize("runtime", ["auto", "ctranslate2"])
-def test_the_command_takes_glossaries(folder, runtime, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(models, "MANY_FOR_KERAS", 1)
-    loaded = []
+def recorded_loads(monkeypatch):
+    """Return a list to which every translator of CTranslate2 that is loaded adds 1."""
+    loads: list[int] = []
     load = CTranslate2Translator.from_preset
     monkeypatch.setattr(
         CTranslate2Translator,
         "from_preset",
-        lambda *arguments, **options: loaded.append(1) or load(*arguments, **options),
+        lambda *arguments, **options: loads.append(1) or load(*arguments, **options),
     )
+    return loads
+
+
+@pytest.mark.parametrize("runtime", ["auto", "ctranslate2"])
+def test_the_command_takes_glossaries(folder, runtime, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(models, "MANY_FOR_KERAS", 1)
+    loaded = recorded_loads(monkeypatch)
     (tmp_path / "terms.tsv").write_text("dog\twolf\n")
     command = ["translate", SENTENCES[0], "--model", str(folder)]
     command += ["--runtime", runtime, "--glossary", str(tmp_path / "terms.tsv")]
@@ -330,13 +336,7 @@ def test_the_command_takes_glossaries(folder, runtime, tmp_path, capsys, monkeyp
 @pytest.mark.parametrize("count", [2, 3])
 def test_long_lists_are_translated_by_ctranslate2(count, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(models, "MANY_FOR_KERAS", 3)
-    loaded = []
-    load = CTranslate2Translator.from_preset
-    monkeypatch.setattr(
-        CTranslate2Translator,
-        "from_preset",
-        lambda *arguments, **options: loaded.append(1) or load(*arguments, **options),
-    )
+    loaded = recorded_loads(monkeypatch)
     text, output = tmp_path / "text.en", tmp_path / "text.fr"
     text.write_text("".join(f"{line}\n" for line in SENTENCES[:count]))
     command = ["translate", "--input", str(text), "--output", str(output)]
