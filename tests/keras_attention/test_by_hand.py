@@ -18,6 +18,7 @@ from keras_attention.layers.monotonic import (
 )
 from keras_attention.layers.pointing import extended_log_probs
 from keras_attention.layers.positions import buckets_of_offsets
+from keras_attention.layers.recurrent import gru_gates
 from keras_attention.layers.weightings import (
     entropy,
     masked_entmax15,
@@ -25,6 +26,8 @@ from keras_attention.layers.weightings import (
     masked_sparsemax,
     softmax_weights,
 )
+from keras_attention.ops.rows import LOWEST, valid_scores
+from keras_attention.search.expansion import best_continuations
 
 LOG_3 = math.log(3)
 
@@ -95,6 +98,19 @@ def test_gaussian_window():
     assert_close(weights, [[expected]])
 
 
+@pytest.mark.parametrize("window", ["local-m", "local-p"])
+def test_a_window_that_reaches_the_last_position(window):
+    attention = ka.LuongAttention("dot", window=window, half_width=1)
+    attention.build((1, 3, 2), (1, 3, 2))
+    for weight in attention.trainable_variables:
+        weight.assign(ops.full(weight.shape, 100.0))
+    # The centres are the last of three positions, for "local-p" 3 sigmoid(200) = 3.
+    query = array(np.ones((1, 3, 2)))
+    _, weights = attention(query, array(np.zeros((1, 3, 2))), return_attention_scores=1)
+    expected = {"local-m": [0, 1 / 2, 1 / 2], "local-p": [0, 0, math.exp(-2)]}
+    assert_close(weights[0, 2], expected[window])
+
+
 def test_monotonic_window():
     attention = ka.LuongAttention("dot", window="local-m", half_width=1)
     # Query t sees the positions t - 1, t and t + 1, and all scores are zero.
@@ -110,6 +126,10 @@ def test_monotonic_window():
     assert_close(weights, [expected])
 
 
+def test_the_default_chunk_has_two_positions():
+    assert ka.MochaWeighting().chunk_size == 2
+
+
 def test_monotonic_attention():
     first, halves = array([[1, 0, 0]]), array([[1 / 2, 1 / 2, 1 / 2]])
     assert_close(monotonic_recursive(halves, first), [[1 / 2, 1 / 4, 1 / 8]])
@@ -123,6 +143,19 @@ def test_monotonic_chunkwise_attention():
     stops, scores = array([[0, 1 / 2, 1 / 2]]), array([[0, LOG_3, 0]])
     # The first chunk has shares of 1/4 and 3/4, the second of 3/4 and 1/4.
     assert_close(chunkwise(stops, scores, 2), [[1 / 8, 3 / 4, 1 / 8]])
+
+
+def test_the_query_of_a_step_with_several_hypotheses_has_the_inputs():
+    cell = ka.AttentionCell(
+        keras.layers.GRUCell(5), ka.AdditiveAttention(7), input_in_query=True
+    )
+    value = array(np.ones((2, 6, 8)))
+    memory = cell.attention.memory(value)
+    inputs, state = array(np.ones((2, 4, 3))), [array(np.ones((2, 4, 5)))]
+    cell(inputs, cell.complete_state({"cell": state}, memory), memory)
+    # The depth of the inputs is 3, that of the state 5; there are 4 hypotheses.
+    kernel = next(x for x in cell.weights if "query_projection" in x.path)
+    assert kernel.shape == (3 + 5, 7)
 
 
 def test_coverage_in_the_score():
@@ -221,6 +254,22 @@ def test_gru_cell_with_layer_normalisation():
     assert_close(output, [expected])
 
 
+def test_a_step_of_gru_gates_with_several_hypotheses():
+    cell = keras.layers.GRUCell(1)
+    cell.build((None, 1))
+    products = array([[[0, 0, 0], [0, 0, 1]]])
+    output, _ = gru_gates(cell, 0 * products, products, [array([[[2], [2]]])])
+    # z h + (1 - z) tanh(r n), with z = r = 1 / 2 and h = 2
+    assert_close(output, [[[1], [1 + math.tanh(0.5) / 2]]])
+
+
+def test_minus_infinity_is_the_lowest_score():
+    scores, valid = valid_scores(array([[1, -np.inf, -2e30, np.nan]]), None)
+    assert_close(scores[0, :3], [1, LOWEST, LOWEST])
+    assert np.isnan(ops.convert_to_numpy(scores)[0, 3])
+    assert ops.convert_to_numpy(valid).tolist() == [[True, False, False, True]]
+
+
 def test_sinusoidal_positions():
     encoded = ka.PositionEncoding()(array(np.zeros((1, 3, 4))))
     wave = [math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)]
@@ -292,6 +341,43 @@ def test_length_penalty_of_two_tokens(form, divisor):
         length_penalty_form=form,
     )
     assert_close(result["scores"][0, 0], math.log(0.36) / divisor)
+
+
+@pytest.mark.parametrize(
+    ("n", "times", "tokens"),
+    # Token 1 is the likeliest after each token, then 2, then the end.
+    [
+        (1, 1, [1, 2, 1, 2, 1, 2]),
+        (1, 2, [1, 1, 2, 1, 1, 2]),
+        (2, 1, [1, 2, 1, 0, 0, 0]),
+        (2, 2, [1, 1, 2, 1, 1, 2]),
+    ],
+)
+def test_loops_of_up_to_n_tokens_end_after_some_times(n, times, tokens):
+    step = choices(*4 * [[0.1, 0.6, 0.3, 0]])
+    constraints = [ka.NoLoops(n, times)]
+    options = {"start": 3, "end": 0, "max_length": 6, "constraints": constraints}
+    result = ka.greedy_search(step, np.zeros((1, 1)), **options)
+    assert ops.convert_to_numpy(result["token_ids"])[0, 0].tolist() == tokens
+
+
+def test_a_beam_is_divided_by_progress():
+    # Tokens 2 and 3 of the first hypothesis have progress 3, its others 1. Token 2 of
+    # the second has progress 1, its others none.
+    log_probs = array([[[-1, -2, -3, -4], [-2.5, -3, -3.5, -4.5]]])
+    progress = {
+        "token_ids": np.array([[[2, 3], [2, -1]]], "int32"),
+        "after": np.array([[[3, 3], [1, 0]]], "int32"),
+        "after_others": np.array([[1, 0]], "int32"),
+    }
+    progress = {name: ops.convert_to_tensor(x) for name, x in progress.items()}
+    values, parents, token_ids, _ = best_continuations(
+        ops.zeros((1, 2)), log_probs, progress
+    )
+    # The best of each progress, from high to low, then the second best.
+    assert_close(values, [[-3, -1, -2.5, -4]])
+    assert ops.convert_to_numpy(parents).tolist() == [[0, 0, 1, 0]]
+    assert ops.convert_to_numpy(token_ids).tolist() == [[2, 0, 0, 3]]
 
 
 def test_scheduled_sampling_rate():

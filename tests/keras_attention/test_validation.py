@@ -89,7 +89,7 @@ def called_symbolic(**options):
         (called_additive, "use_causal_mask", ["no"]),
         (called_self_attention, "use_causal_mask", ["no"]),
         (called_symbolic, "use_causal_mask", ["no"]),
-        (ka.RotaryPositions, "fraction", [2, "all"]),
+        (ka.RotaryPositions, "fraction", [2, -0.5, 0, "all"]),
         (ka.RotaryPositions, "max_wavelength", [math.inf, 0]),
         (ka.RotaryPositions, "scaling", ["yarn"]),
         (ka.RotaryPositions, "scaling_factor", [math.inf, 0.5]),

@@ -53,6 +53,13 @@ def test_a_banned_token_alone_is_an_error(banned):
         ka.Ban(banned)
 
 
+@pytest.mark.parametrize("token", [-1, VOCABULARY, VOCABULARY + 1])
+def test_a_banned_token_outside_of_the_vocabulary_is_an_error(token):
+    message = f"of Ban must lie between 0 and {VOCABULARY - 1}.*{token}"
+    with pytest.raises(ValueError, match=message):
+        searched(ka.greedy_search, [ka.Ban([token])])
+
+
 # Few words, so that they come twice where nothing forbids it.
 FEW_WORDS = 5
 CONSTRAINTS = {

@@ -212,6 +212,13 @@ def test_a_prefix_overrides_phrases_in_any_order(reverse):
         assert tokens[:2] == (1, 3) and contains(tokens, (3, 0))
 
 
+def test_a_phrase_begins_although_no_room_is_left_for_it():
+    # After the prefix, two tokens are left, and the phrase and the end are three.
+    constraints = [ka.RequiredPhrases([[[0, 3]]]), ka.Prefix(np.array([[1, 1]]))]
+    result = constrained("greedy", constraints, rows(1), max_length=4)
+    assert result["token_ids"][0, 0].tolist() == [1, 1, 0, 3]
+
+
 def test_phrases_fit_into_the_limit_of_their_row():
     limit = np.array([4, 6], "int32")
     result, *_ = searched("beam", [[[3, 3, 0]], [[0, 1]]], limit=limit)
@@ -329,6 +336,7 @@ def test_phrases_of_a_queue_follow_their_rows():
         ([[3, 0]], {}, "for every row, a list of phrases.*: "),
         ([[[3.5]]], {}, "every token of RequiredPhrases must be an integer.*3.5"),
         (np.zeros((1, 2), "int32"), {}, r"\(batch, phrases, tokens\).*\(1, 2\)"),
+        (np.zeros((1, 1, 2, 3), "int32"), {}, r"phrases, tokens\).*\(1, 1, 2, 3\)"),
         (np.zeros((1, 2, 3)), {}, r"must be integers.*float"),
         (np.array([[[-1, 3]]]), {}, r"padding after the tokens.*\[\[\[-1, 3\]\]\]"),
         ([[[3, END]]], {}, f"must not contain end, {END}"),
