@@ -326,7 +326,9 @@ class NoLoops(Constraint):
             repeated.append(ops.all(equal, axis=-1, keepdims=True))
         # In the order of their distance, the nearest first.
         candidates = ops.flip(tokens[..., length - self.n :], axis=-1)
-        where = ops.concatenate(repeated, axis=-1)
+        # An n-gram of one token that may occur once is compared with no other token.
+        exists = candidates >= 0
+        where = ops.logical_and(ops.concatenate(repeated, axis=-1), exists)
         return forbid_tokens(log_probs, candidates, where), tokens
 
 
