@@ -164,27 +164,38 @@ def main():
         else:
             sample = [Mutant(**mutant) for mutant in chosen]
         judge = JUDGES[options.choose](target, sample, options)
-        fates, survivors = collections.Counter(), []
+        fates, waiting = {}, sample
         # After an interrupt, the mutants so far are reported.
         with contextlib.suppress(KeyboardInterrupt):
-            for mutant in sample:
-                if time.monotonic() - started > 60 * options.minutes:
-                    break
-                path = Path(mutant.path)
-                before, after = path.read_text("utf-8"), mutated_code(mutant)
-                path.write_text(after, "utf-8")
-                try:
-                    fate, reason = judge(mutant)
-                finally:
-                    path.write_text(before, "utf-8")
-                fates[fate] += 1
-                report_mutant(mutant, change(before, after), fate, reason)
-                if fate == "survived":
-                    survivors.append(dataclasses.asdict(mutant))
-        judge.report_failing_tests()
+            while waiting:
+                for mutant in waiting:
+                    if time.monotonic() - started > 60 * options.minutes:
+                        break
+                    fates[mutant] = judged(judge, mutant)
+                waiting = judge.wrongly_found()
+                for mutant in waiting:
+                    del fates[mutant]
         if survivors_file:
+            survivors = [
+                dataclasses.asdict(mutant)
+                for mutant, fate in fates.items()
+                if fate == "survived"
+            ]
             survivors_file.write_text(json.dumps(survivors, indent=1))
-        report(fates, time.monotonic() - started)
+        report(collections.Counter(fates.values()), time.monotonic() - started)
+
+
+def judged(judge, mutant):
+    """Return the fate of a mutant, and print it."""
+    path = Path(mutant.path)
+    before, after = path.read_text("utf-8"), mutated_code(mutant)
+    path.write_text(after, "utf-8")
+    try:
+        fate, reason = judge(mutant)
+    finally:
+        path.write_text(before, "utf-8")
+    report_mutant(mutant, change(before, after), fate, reason)
+    return fate
 
 
 def enter_copy(folder, target):
@@ -491,8 +502,9 @@ class ByCoverage:
             flush=True,
         )
 
-    def report_failing_tests(self):
-        """Do nothing: they were left out before."""
+    def wrongly_found(self):
+        """Return no mutants: tests that fail without any were left out before."""
+        return []
 
     def __call__(self, mutant):
         """Return "found", "timed out" or "survived", and what was run."""
@@ -522,17 +534,19 @@ class ByImports:
         self.budget = options.budget
         self.files = nearest_tests(target)
         self.found_by = {}
+        self.left_out = set()
 
     def __call__(self, mutant):
         """Return "found" or "survived", and the test, or what was run."""
         started = time.monotonic()
         files = self.files.get(mutant.path, [])
+        options = ("-x", *(f"--deselect={name}" for name in sorted(self.left_out)))
         for count, file in enumerate(files):
             left = self.budget - (time.monotonic() - started)
             if left <= 0:
                 return "survived", f"{count} of {len(files)} files"
             try:
-                failed = in_fork(failing_tests, [file], "-x", limit=left)
+                failed = in_fork(failing_tests, [file], *options, limit=left)
             except TimeoutError:
                 return "survived", f"{count} of {len(files)} files, and part of another"
             except RuntimeError:
@@ -542,13 +556,19 @@ class ByImports:
                 return "found", min(failed)
         return "survived", f"{len(files)} files"
 
-    def report_failing_tests(self):
-        """Print the mutants whose test fails without any mutant, too."""
+    def wrongly_found(self):
+        """Return the mutants that a test found which fails without any, too.
+
+        Such tests are left out from now on.
+        """
         names = sorted(set(self.found_by.values()))
-        failed = in_fork(failing_tests, names, limit=3600) if names else ()
-        for mutant, name in self.found_by.items():
-            if name in failed:
-                print(f"Does not count: {mutant.path}:{mutant.line}, as {name} fails")
+        failing = in_fork(failing_tests, names, limit=3600) if names else set()
+        for name in failing:
+            print(f"Left out: {name}, which fails without any mutant", flush=True)
+        self.left_out |= failing
+        mutants = [x for x, name in self.found_by.items() if name in failing]
+        self.found_by.clear()
+        return mutants
 
 
 JUDGES = {"coverage": ByCoverage, "imports": ByImports}

@@ -169,14 +169,15 @@ def _fill(models):
                 submit_btn="Translate",
                 elem_classes="ka-sentence",
             )
-            # Without a menu, the functions of the events get `None`.
-            language = gr.State(None)
+            menu = None
             if models.languages:
-                language = gr.Dropdown(
+                menu = gr.Dropdown(
                     list(models.languages.items()),
                     value=models.language,
                     label="Target language",
                 )
+            # Without a menu, the functions of the events get `None`.
+            language = gr.State(None) if menu is None else menu
             is_reversed = gr.State(False)
             swap = gr.Button(
                 "\u21c4 Swap languages", size="sm", visible=bool(models.reverse)
@@ -211,6 +212,6 @@ def _fill(models):
         choosing = event(lambda text=text: text, None, sentence)
         in_turn(example.click, choosing, translating, comparing)
     in_turn(sentence.submit, translating, comparing)
-    if models.languages:
-        in_turn(language.input, translating, comparing)
+    if menu is not None:
+        in_turn(menu.input, translating, comparing)
     chosen.connect(translating, comparing)
