@@ -10,6 +10,7 @@ from keras_attention_apps.captioner.network.backbone import (
     Backbone,
     Coordinates,
     FoldedConvolution,
+    find_application,
     fold_normalization,
 )
 from keras_attention_apps.common.errors import UserError
@@ -24,6 +25,15 @@ def test_coordinates_are_rows_and_columns():
     for row, down in enumerate((-1, 0, 1)):
         for column, across in enumerate((-1, -0.5, 0, 0.5, 1)):
             assert (outputs[:, row, column, 4:] == (down, across)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "black", "white"),
+    [("SmallCNN", -1, 1), ("EfficientNetLite2", -127 / 128, 1)],
+)
+def test_pixels_are_scaled_as_a_network_expects_them(name, black, white):
+    _, preprocess = find_application(name)
+    assert_close(preprocess(np.array([0.0, 255.0])), [black, white])
 
 
 def test_images_may_be_too_small_for_a_network():

@@ -146,6 +146,16 @@ def test_jpeg_2000_is_reduced_until_it_fits(monkeypatch):
     fails(data, "expected an image that takes at most 0 MB to decode, got 301 x 203")
 
 
+def test_cells_and_reduced_sizes_of_tiles():
+    # Tiles of 5 from -2 on, of an image from 0 to 8: 0 to 3, and 3 to 8.
+    grid = image_headers._Grid.of(0, 8, -2, 5)
+    assert (grid.first.tolist(), grid.last.tolist()) == ([0, 3], [3, 8])
+    # Cells of two: 0 and 1, and 1 to 3.
+    assert grid.cells(1).tolist() == [2, 3]
+    reduced = grid.reduced(2)
+    assert (reduced.first.tolist(), reduced.last.tolist()) == ([0, 2], [2, 4])
+
+
 def avif(**options):
     return COSTLY._avif([(b"av01", COSTLY._coded()[0])], **options)
 

@@ -24,6 +24,12 @@ ROOT = Path(__file__).parents[3]
 PRESETS = sorted((ROOT / "apps/keras_attention_apps").glob("*/presets/*/"))
 
 
+def test_the_litert_file_of_a_folder_is_inside_of_it(tmp_path):
+    write_sealed(tmp_path / "config.json", {"model": {}})
+    (tmp_path / "model.tflite").write_bytes(b"")
+    assert find_litert(tmp_path, tmp_path) == tmp_path / "model.tflite"
+
+
 def test_a_size_limit_is_no_damage(tmp_path):
     write_sealed(tmp_path / "config.json", {"model": {}})
     (tmp_path / "model.weights.npz").write_bytes(bytes(99))

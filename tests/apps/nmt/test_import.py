@@ -456,6 +456,33 @@ def test_a_pickle_runs_nothing(tmp_path, zipped):
     assert not mark.exists()
 
 
+def test_an_archive_of_arrays_with_a_pickle_is_refused(tmp_path):
+    mark, path = tmp_path / "mark", tmp_path / "model.npz"
+    objects = np.empty(1, object)
+    objects[0] = Harmful(mark)
+    np.savez(path, objects)
+
+    with pytest.raises(UserError, match=r"model\.npz cannot be read"):
+        marian._marian_arrays(path)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [("'a b'", "a b"), ('"a"', "a"), ("\"a'", "\"a'"), ("'a\"", "'a\""), ("a'", "a'")],
+)
+def test_quotation_marks_of_yaml_belong_together(value, read):
+    assert marian.read_yaml(f"name: {value}\n") == {"name": read}
+
+
+def test_cells_of_all_grids_have_the_number_of_their_row_or_column():
+    lengths = [(2, 3), (1, 2)]
+    rows = alignment_head._rows(lengths, by_target=True)
+    columns = alignment_head._rows(lengths, by_target=False)
+    assert rows.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert columns.tolist() == [0, 1, 2, 0, 1, 2, 3, 4]
+
+
 def test_a_tensor_outside_of_its_storage_is_refused(tmp_path):
     storage = marian._Storage("<f4", "0", 4)
     storage.read(bytes(16))

@@ -137,6 +137,19 @@ def test_the_time_grows_with_the_size_of_a_page(text):
     assert times[1] < 10 * times[0] + 0.5
 
 
+def test_a_character_that_unicode_decomposes_is_one_place():
+    # U+0958 has no composed form: clean text has two characters in its place.
+    assert html("<p>a \u0958</p>") == "<p>A \u0915\u093c</p>"
+
+
+def test_weights_of_a_name_fall_with_its_distance():
+    cues = lexical_cues.lexical_cues(["Anna", "x", "y"], ["z", "w", "Anna"])
+    # The last of three words is two words behind the first.
+    expected = np.zeros((3, 3))
+    expected[2, 0] = np.exp(-0.9 * 2)
+    np.testing.assert_allclose(cues.weights, expected)
+
+
 @pytest.mark.browser
 def test_the_page_without_a_server_translates_markup_alike(tmp_path):
     cases = [(text, is_reversed) for text, *_ in CASES for is_reversed in (False, True)]
