@@ -5,7 +5,8 @@ import pytest
 
 from keras_attention_apps.common.errors import UserError
 from keras_attention_apps.common.inference import Hypothesis
-from keras_attention_apps.nmt import Glossary
+from keras_attention_apps.common.tokenizer import END
+from keras_attention_apps.nmt import Glossary, inference
 from keras_attention_apps.nmt.data.glossary import encode_phrase, word_continuations
 from keras_attention_apps.nmt.inference import Translator
 from keras_attention_apps.nmt.main import main
@@ -167,6 +168,23 @@ def test_translations_contain_the_phrases_of_their_sentences(eager, subwords):
     plain = translator.translate("a old", beam_size=2)
     assert actual[1][0].text == plain.text
     assert actual[1][0].score == pytest.approx(plain.score, abs=1e-4)
+
+
+def test_a_batch_that_is_filled_up_has_phrases_in_every_row(subwords, monkeypatch):
+    translator = untrained(subwords, "bahdanau")
+    translator.jit_compile = True
+    sizes = {}
+
+    def record(search_model, inputs):
+        sizes.update({name: len(rows) for name, rows in inputs.items()})
+        raise LookupError
+
+    monkeypatch.setattr(inference, "predict_rows", record)
+    phrases = 3 * [([[7]], [0], [[]])]
+    with pytest.raises(LookupError):
+        translator._search(3 * [[5, END]], 64, 1, {"beam_size": 2}, phrases)
+    # XLA compiles for powers of two.
+    assert len(sizes) == 4 and set(sizes.values()) == {4}
 
 
 @pytest.mark.exhaustive
