@@ -81,6 +81,8 @@ def test_jpeg_2000_declares_too_much(data, message, is_in_boxes):
 def test_a_progression_may_be_changed_for_positions():
     options = {"components": 1, "levels": 1, "precincts": b"\xf2\x2f", "order": 2}
     inspect(stream((9_000, 9_000), **options))
+    # A comment changes nothing.
+    inspect(stream((9_000, 9_000), **options, more=marked(0x64, *[0] * 7 * 32)))
     changes = marked(0x5F, *[0, 0, 0, 1, 2, 3, 2] * 32)
     with pytest.raises(ImageError, match="positions of the precincts"):
         inspect(stream((9_000, 9_000), **options, more=changes))
