@@ -24,6 +24,12 @@ def test_intervals_are_those_of_a_normal_mean():
     assert score.interval == pytest.approx(1.96 * 0.5, rel=0.15)
 
 
+def test_the_least_p_value_is_that_of_no_sample():
+    _, second = compare_means([np.zeros(50), np.ones(50)])
+    # None of 1,000 samples has a difference as large by chance.
+    assert second.p_value == pytest.approx(1 / 1001)
+
+
 def test_a_difference_is_significant_if_it_is_paired():
     random = np.random.default_rng(2)
     # Items differ by far more than models.

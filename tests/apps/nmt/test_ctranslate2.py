@@ -333,16 +333,20 @@ def test_the_command_takes_glossaries(folder, runtime, tmp_path, capsys, monkeyp
     assert len(loaded) == (runtime == "ctranslate2")
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_long_lists_are_translated_by_ctranslate2(count, folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("count", "batch_size"), [(2, 64), (3, 64), (3, 2), (3, 1)])
+def test_long_lists_are_translated_by_ctranslate2(
+    count, batch_size, folder, tmp_path, monkeypatch
+):
     monkeypatch.setattr(models, "MANY_FOR_KERAS", 3)
     loaded = recorded_loads(monkeypatch)
     text, output = tmp_path / "text.en", tmp_path / "text.fr"
     text.write_text("".join(f"{line}\n" for line in SENTENCES[:count]))
     command = ["translate", "--input", str(text), "--output", str(output)]
+    command += ["--batch-size", str(batch_size)]
     assert main([*command, "--model", str(folder)]) == 0
     assert len(output.read_text().splitlines()) == count
-    assert len(loaded) == (count == 3)
+    # With a batch size of 1, no line is read before the one before it is translated.
+    assert len(loaded) == (count == 3 and batch_size > 1)
 
 
 @pytest.mark.parametrize("count", [4, 5])
