@@ -1,5 +1,6 @@
 """Sentence pairs in one file."""
 
+import csv
 import gzip
 import zipfile
 
@@ -74,6 +75,15 @@ def test_columns_of_tables(name, compress, tmp_path):
     pairs = dataset.read_split(path, "en-de", ("train",), options.get("columns", ()))
     assert pairs.source == [f"{text}{ending}" for text in EN]
     assert pairs.target == DE
+
+
+@pytest.mark.parametrize("text", ["en,de\nA,B\n", "en,de\n" + 200_000 * "a" + ",B\n"])
+def test_a_table_leaves_the_limit_of_other_tables(text, tmp_path):
+    path, limit = tmp_path / "pairs.csv", csv.field_size_limit()
+    path.write_text(text)
+    pairs = dataset.read_split(path, "en-de", ("train",), ())
+    assert len(pairs.source) == 1
+    assert csv.field_size_limit() == limit
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "iso-8859-1"])

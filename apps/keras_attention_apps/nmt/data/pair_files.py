@@ -90,11 +90,14 @@ def read_csv(path, languages, columns, names):
     text = _text(path)
     first = text.partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
-    csv.field_size_limit(max(len(text), 1))
+    # The limit is that of the process, so it is set back for other readers.
+    limit = csv.field_size_limit(max(len(text), 1))
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
     except csv.Error as error:
         raise UserError(f"{path} is not a table: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
     return _columns(path, [row for row in rows if row], languages, columns)
 
 
