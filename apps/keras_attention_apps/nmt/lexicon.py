@@ -39,8 +39,8 @@ _WORDS = re.compile("[^\\W\\d_]+(?:[-'\u2019](?!s\\b)[^\\W\\d_]+)*")
 _AFTER_VERB = re.compile(" (?:du|ihr|dich|dir|euch|mich|mir|uns|sich|er|sie|es|wir)\\b")
 # Number of the bits of the index of a target word.
 _BITS = 32
-# Number of words whose stem is kept.
-_CACHED = 20_000
+# Number of words whose stem is cached: few, as clients of a server send long ones, too.
+_CACHED = 2_000
 
 
 @functools.lru_cache(_CACHED)
