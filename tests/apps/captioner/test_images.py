@@ -1,5 +1,6 @@
 """Images: reading, folders, the limits, and broken files."""
 
+import contextlib
 import io
 import struct
 import threading
@@ -527,6 +528,35 @@ def test_a_rectangle_of_fractions_is_cropped():
 
     actual = read_array(noise(40, 20), 7, (0.25, 0.25, 0.5, 0.75))
     np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("mode", "halved", "expected"),
+    [
+        # The image of 800 pixels, its copy in mode RGB, and 32 bytes a pixel for parts.
+        ("RGB", 800, 800 * (4 + 4 + 32)),
+        ("L", 800, 800 * (1 + 4 + 32)),
+        # Of a larger image, the copy has half of the width and height.
+        ("RGB", 799, 800 * (4 + 1 + 32)),
+    ],
+)
+def test_an_image_reserves_the_memory_that_it_needs(
+    mode, halved, expected, monkeypatch
+):
+    reserved = []
+
+    class Budget:
+        def reserve(self, amount):
+            reserved.append(amount)
+            return contextlib.nullcontext()
+
+    monkeypatch.setattr(images, "MEMORY_BUDGET", Budget())
+    monkeypatch.setattr(images, "HALVED_PIXELS", halved)
+    buffer = io.BytesIO()
+    Image.new(mode, (40, 20)).save(buffer, "PNG")
+    read_array(buffer.getvalue(), 8)
+
+    assert reserved == [expected]
 
 
 def test_memory_is_shared_and_given_back():

@@ -1,5 +1,6 @@
 """The output of a bulk inference: parts, and the ids that they contain."""
 
+import types
 from pathlib import Path
 
 import pytest
@@ -253,3 +254,28 @@ def test_a_damaged_parquet_file_is_a_row_with_its_error(tmp_path):
 
     path.write_bytes(content[:-20])
     assert [name for name, _ in rows_of(path)] == [str(path)]
+
+
+@pytest.mark.parametrize(
+    ("available", "threads", "actors", "expected"),
+    [
+        # Two tasks that read and write need a tenth of a processor each.
+        ({"CPU": 4.0}, None, None, ({"num_cpus": 0.8}, 4)),
+        ({"CPU": 7.0}, 2, None, ({"num_cpus": 2}, 3)),
+        ({"CPU": 1.0}, 4, None, ({"num_cpus": 4}, 1)),
+        ({"CPU": 7.0}, 2, 5, ({"num_cpus": 2}, 5)),
+        ({"CPU": 8.0, "GPU": 2.0}, 3, None, ({"num_gpus": 1, "num_cpus": 3}, 2)),
+    ],
+)
+def test_actors_reserve_the_processors_of_their_threads(
+    available, threads, actors, expected
+):
+    cluster = types.SimpleNamespace(cluster_resources=lambda: available)
+    config = types.SimpleNamespace(actors=actors)
+    arguments = {"model": "folder", "runtime": None, "threads": threads}
+
+    resources, arguments, count = bulk._resources(cluster, config, arguments)
+
+    assert (resources, count) == expected
+    assert arguments["threads"] == (threads or 1)
+    assert arguments["runtime"] == ("keras" if "GPU" in available else None)

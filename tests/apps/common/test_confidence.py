@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
 
+from keras_attention_apps.common import calibrate
 from keras_attention_apps.common.calibration import (
     Figures,
     Judged,
@@ -128,6 +130,34 @@ def test_inputs_of_other_domains_are_told_apart_by_their_own_features():
     assert all(confidence.is_unfamiliar(x) for x in others)
     familiar = [not confidence.is_unfamiliar(x) for x in inside.features]
     assert np.mean(familiar) > 0.9
+
+
+def test_the_share_of_unsure_outputs_of_another_domain_is_printed(capsys):
+    judged = logistic(200, 5)
+    inside = [
+        types.SimpleNamespace(features=x, word_probabilities=[0.9])
+        for x in judged.features
+    ]
+    # Three of the four are surely unusable. The fifth has no features: it was copied.
+    others = [
+        types.SimpleNamespace(features=x and {"signal": x, "noise": 0.0})
+        for x in (-9.0, -9.0, -9.0, 9.0, None)
+    ]
+    program = calibrate.Program(
+        read=None,
+        read_others=None,
+        run=lambda model, inputs: inputs,
+        judge=lambda outputs, references: references,
+        domain_features=("none",),
+    )
+    search = {"beam_size": 4, "length_penalty": 1.0}
+    model = types.SimpleNamespace(search_options=lambda: search)
+    data = {"a": (inside, judged.usable)}
+    calibrate._fitted("tiny", model, data, ("charts", others), program)
+
+    printed = capsys.readouterr().out
+    assert "tiny on 200 inputs of a, beam 4, length penalty 1.0" in printed
+    assert printed.endswith("charts  unsure of 75.0% of 4\n")
 
 
 def test_figures_worked_by_hand():
