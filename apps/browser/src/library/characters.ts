@@ -8,8 +8,8 @@ const OUTER_SPACES = new RegExp(`^[${SPACES}]+|[${SPACES}]+$`, "gu");
 export const SPACE = `[${SPACES}]`;
 /** No white space in a regular expression. */
 export const NO_SPACE = `[^${SPACES}]`;
-/** Pattern of a letter, a number, or a combining mark of one. */
-export const OF_LETTER = /[\p{L}\p{M}\p{N}]/u;
+/** Pattern of a letter, a combining mark or a number. */
+export const WORD_CHARACTER = /[\p{L}\p{M}\p{N}]/u;
 const LETTER = /\p{L}/u;
 
 export const hasLetter = (text: string) => LETTER.test(text);

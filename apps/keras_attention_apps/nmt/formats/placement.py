@@ -74,15 +74,11 @@ class _Word:
 
     def __init__(self, word, starts, ends):
         """`starts` and `ends` are the places of its characters."""
-        letters = [i for i, x in enumerate(word) if _is_of_letter(x)]
+        # Letters, combining marks and numbers.
+        letters = [i for i, x in enumerate(word) if unicodedata.category(x)[0] in "LMN"]
         letters = letters or [0, len(word) - 1]
         self.start, self.end = starts[0], ends[-1]
         self.core_start, self.core_end = starts[letters[0]], ends[letters[-1]]
-
-
-def _is_of_letter(character):
-    """Return whether a character is a letter, a number, or a combining mark of one."""
-    return character.isalnum() or unicodedata.category(character)[0] == "M"
 
 
 class _Alignment:

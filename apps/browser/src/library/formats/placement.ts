@@ -5,7 +5,7 @@
 
 import { lexicalCues, symmetric } from "./lexical_cues";
 import type { LexicalCues } from "./lexical_cues";
-import { argmax, bisect, escapeRegExp, isSpace, OF_LETTER, strip } from "../characters";
+import { argmax, bisect, escapeRegExp, isSpace, WORD_CHARACTER, strip } from "../characters";
 import type { Lexicon } from "../lexicon";
 import type { Translation } from "../types";
 import type { Piece } from "./runs";
@@ -85,7 +85,7 @@ function placedWord(word: string, starts: number[], ends: number[]): Word {
   const indices: number[] = [];
   let place = 0;
   for (const character of word) {
-    if (OF_LETTER.test(character)) {
+    if (WORD_CHARACTER.test(character)) {
       for (let i = 0; i < character.length; i++) indices.push(place + i);
     }
     place += character.length;
