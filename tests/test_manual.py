@@ -273,11 +273,11 @@ def test_page_on_alternative_text_completes_a_website(captioner, tmp_path, capsy
     one_page, table, overlay, website = commands_of(ALTERNATIVE_TEXT, "captioner")
     (python,) = blocks(ALTERNATIVE_TEXT)
     (tmp_path / "pictures/2024").mkdir(parents=True)
-    # The model is sure of the mirrored photograph.
+    # The model is sure of its caption for the photograph upside down, wrong as it is.
     with Image.open(DOCS / "photographer.jpg") as photograph:
-        mirrored = ImageOps.mirror(photograph)
+        flipped = ImageOps.flip(photograph)
     for name in ("team.jpg", "2024/a man.jpg"):
-        mirrored.save(tmp_path / "pictures" / name)
+        flipped.save(tmp_path / "pictures" / name)
     (tmp_path / "pictures/broken.jpg").write_text("no picture")
     (tmp_path / "blog").mkdir()
     index, post = tmp_path / "index.html", tmp_path / "blog/post.html"

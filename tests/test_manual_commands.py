@@ -49,12 +49,12 @@ def main_of(program):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The working folder, with what the pages name."""
-    # The model is sure of the mirrored photograph.
+    # The model is sure of its caption for the photograph upside down, wrong as it is.
     with Image.open(ROOT / "docs/photographer.jpg") as photograph:
-        mirrored = ImageOps.mirror(photograph)
+        flipped = ImageOps.flip(photograph)
     for path in ("dog.jpg", "holiday/a.jpg", "album/b.jpg", "docs/photographer.jpg"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
-        mirrored.save(tmp_path / path)
+        flipped.save(tmp_path / path)
     (tmp_path / "text.en").write_text("A dog runs.\nTwo dogs play.\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path

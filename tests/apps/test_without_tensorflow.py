@@ -70,7 +70,7 @@ def test_the_page_runs(installation, tmp_path, heading):
     if heading == "Without this package":
         assert done.stdout.startswith("a man ")
     else:
-        assert done.stdout == "a man is looking at a camera\n"
+        assert done.stdout == "a man that is holding a camera\n"
 
 
 def test_rest_servers_import_neither():

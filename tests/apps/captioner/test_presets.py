@@ -47,7 +47,7 @@ def test_the_litert_file_of_a_preset_gives_similar_results():
     )
     expected = {x.text: x for x in expected}
     both = [(x, expected[x.text]) for x in actual if x.text in expected]
-    assert actual[0].text in expected and len(both) >= 3
+    assert actual[0].text in expected and len(both) >= 2
     for caption, reference in both:
         # The file computes in 8-bit integers.
         assert caption.score == pytest.approx(reference.score, abs=0.1)
