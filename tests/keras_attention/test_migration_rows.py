@@ -216,7 +216,7 @@ def test_options_of_multi_head_attention(query, value):
     same(new(query, value), expected)
 
 
-@row("a key-value cache")
+@row("no key-value cache")
 def test_key_value_cache(query):
     layer = SelfAttention(2, 4, causal=True)
     expected = layer(query)
