@@ -362,8 +362,11 @@ def changes_in(options: dict[str, Any]) -> dict[str, Any]:
     return {name: x for name, x in options.items() if x not in _DEFAULT_VALUES}
 
 
-# Numbers of inputs from which CTranslate2 is chosen in place of LiteRT, and of Keras.
+# Numbers of inputs from which CTranslate2 is chosen in place of LiteRT, if there is
+# AVX-512, and of Keras.
 MANY_FOR_LITERT, MANY_FOR_KERAS = 10_000, 1_000
+# Properties of the processor, on Linux.
+CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -398,8 +401,8 @@ class Runtimes:
         the same configuration, and with these search options. `needs_keras` is an
         option that was given and that LiteRT does not have, if any. `has_at_least` is a
         function from a number to whether there are as many inputs: for many, `"auto"`
-        prefers CTranslate2 if it is installed. `**options` are further arguments of
-        `Task.from_preset`.
+        prefers CTranslate2 if it is installed, to LiteRT only on processors with
+        AVX-512. `**options` are further arguments of `Task.from_preset`.
         """
         # NumPy, which --help does not need, takes as long to import as all the rest.
         from keras_attention_apps.common.inference import check_n_best
@@ -420,6 +423,7 @@ class Runtimes:
                 self.converts is not None
                 and has_ctranslate2()
                 and self.converts(model)
+                and (lite is None or has_avx512())
                 # Lines that come from a pipe are read ahead.
                 and has_at_least(MANY_FOR_LITERT if lite else MANY_FOR_KERAS)
             ):
@@ -534,6 +538,14 @@ class Runtimes:
 
 def _has_litert():
     return importlib.util.find_spec("ai_edge_litert") is not None
+
+
+def has_avx512() -> bool:
+    """Return whether the processor has AVX-512; only Linux tells."""
+    try:
+        return "avx512f" in CPUINFO.read_text(encoding="utf-8").split()
+    except OSError:
+        return False
 
 
 def has_ctranslate2() -> bool:

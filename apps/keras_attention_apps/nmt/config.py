@@ -575,9 +575,9 @@ class TranslationRuntimeConfig(RuntimeConfig):
         name, for long lists and models with self-attention (the extra ctranslate2).
         auto: litert if the model has a LiteRT file, and the command changes neither its
         options nor those of the search; otherwise, and for evaluation, keras. If it is
-        installed, ctranslate2 takes the place of litert from 10,000 lines on, and that
-        of keras from 1,000 lines on; not for imported models, and not with a glossary.
-        On Ray, auto is keras on GPUs.""",
+        installed, ctranslate2 takes the place of keras from 1,000 lines on, and on
+        processors with AVX-512 that of litert from 10,000 lines on; not for imported
+        models, and not with a glossary. On Ray, auto is keras on GPUs.""",
     )
     threads: Threads | None = option(
         None,

@@ -79,6 +79,14 @@ class CTranslate2Translator(Translator):
     def _ids(self) -> dict[str, int]:
         return {token: i for i, token in enumerate(self._tokens)}
 
+    def max_search_length(self, columns, search, phrases=(), step=None):
+        """Return the maximum length of the model.
+
+        Few sentences are searched on Keras. Another length would save less time than
+        the trace of its search takes.
+        """
+        return self.max_length
+
     def _hypotheses(self, sources, batch_size, n_best, search):
         hypotheses = [
             [] if source.phrases else ranked

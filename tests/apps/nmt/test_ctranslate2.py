@@ -156,6 +156,20 @@ def test_what_breaks_a_constraint_is_searched_again(exact, subwords, monkeypatch
     assert translations[0].text.count("12") == 1
 
 
+def test_sentences_of_all_lengths_are_searched_again_with_one_trace(
+    transformer, monkeypatch
+):
+    theirs = transformer(CTranslate2Translator)
+    monkeypatch.setattr(theirs, "_fast_search", lambda sources, _: [[]] * len(sources))
+    texts = ["a old bird", " ".join(["the red dog sees a cat"] * 5)]
+    options = {"beam_size": 3, "max_length_ratio": 1.0}
+    actual = [theirs.translate(text, **options) for text in texts]
+    assert len(theirs._search_models) == 1
+    ours = transformer()
+    check_equal(actual, [ours.translate(text, **options) for text in texts])
+    assert len(ours._search_models) == 2
+
+
 @pytest.mark.parametrize(
     ("tokens", "is_valid"),
     [
@@ -349,8 +363,20 @@ def test_long_lists_are_translated_by_ctranslate2(
     assert len(loaded) == (count == 3 and batch_size > 1)
 
 
+@pytest.mark.parametrize("flags", ["fma avx512f avx512_vnni", "fma avx2", None])
+def test_linux_tells_whether_a_processor_has_avx512(flags, tmp_path, monkeypatch):
+    cpuinfo = tmp_path / "cpuinfo"
+    if flags is not None:
+        cpuinfo.write_text(f"vendor_id\t: GenuineIntel\nflags\t\t: fpu {flags}\n")
+    monkeypatch.setattr(models, "CPUINFO", cpuinfo)
+    assert models.has_avx512() == (flags is not None and "avx512f" in flags)
+
+
+@pytest.mark.parametrize("has_avx512", [True, False])
 @pytest.mark.parametrize("count", [4, 5])
-def test_lists_of_a_litert_file_need_more_lines(count, folder, monkeypatch):
+def test_lists_of_a_litert_file_need_more_lines_and_avx512(
+    count, has_avx512, folder, monkeypatch
+):
     monkeypatch.setattr(models, "MANY_FOR_KERAS", 2)
     monkeypatch.setattr(models, "MANY_FOR_LITERT", 5)
     lite = types.SimpleNamespace(search={"beam_size": 4})
@@ -364,7 +390,8 @@ def test_lists_of_a_litert_file_need_more_lines(count, folder, monkeypatch):
             has_at_least=lambda number: count >= number,
         )
 
-    assert (load() is lite) == (count == 4)
+    monkeypatch.setattr(models, "has_avx512", lambda: has_avx512)
+    assert (load() is lite) == (count == 4 or not has_avx512)
     # The file has another beam width, so it would be Keras.
     assert isinstance(load(beam_size=3), CTranslate2Translator)
 
