@@ -416,7 +416,7 @@ class Prepared:
 def _is_upper(text, is_word):
     """Return whether a text is in capital letters, and is no abbreviation."""
     letters = _LETTER.findall(text)
-    if len(letters) < 2 or any(x.islower() for x in letters) or not text.isprintable():
+    if len(letters) < 2 or any(x.islower() for x in letters):
         return False
     if not any(x.isupper() for x in letters) or len(text.lower()) != len(text):
         return False

@@ -38,10 +38,12 @@ _INNER = '[^\\s<>"`\u201c\u201d\u201e\u00ab\u00bb]'
 _LAST = "[^\\s<>\"`\u201c\u201d\u201e\u00ab\u00bb.,;:!?'\u2019\u2026)\\]}]"
 
 _FILE_TYPES = (
-    "txt|pdf|docx?|xlsx?|pptx?|od[tsp]|csv|tsv|json|ya?ml|xml|html?|css|jsx?|tsx?|py|"
-    "ipynb|java|cpp|hpp|rs|go|rb|php|sh|bat|ps1|exe|dll|zip|gz|tar|tgz|7z|rar|iso|dmg|"
-    "apk|jpe?g|png|gif|svg|webp|bmp|tiff?|ico|mp[34]|wav|flac|ogg|avi|mov|mkv|webm|"
-    "srt|vtt|md|rst|tex|log|ini|cfg|conf|toml|lock|sql|db|bak|tmp|tflite|npz|onnx|epub"
+    "txt|pdf|docx?|xlsx?|pptx?|od[tsp]|rtf|csv|tsv|json|ya?ml|xml|html?|css|scss|jsx?|"
+    "tsx?|py|ipynb|java|jar|whl|cpp|hpp|so|dylib|dll|rs|go|rb|php|swift|sh|bat|ps1|exe|"
+    "msi|deb|rpm|apk|zip|gz|tar|tgz|7z|rar|iso|dmg|jpe?g|png|gif|svg|webp|bmp|tiff?|ico|"
+    "heic|avif|psd|mp[34]|m4[av]|wav|flac|aac|ogg|avi|mov|mkv|webm|srt|vtt|md|rst|tex|"
+    "epub|log|ini|cfg|conf|toml|lock|sql|db|bak|tmp|parquet|pem|vcf|ics|eml|ttf|otf|"
+    "woff2?|tflite|npz|npy|pkl|h5|keras|onnx"
 )
 _DOMAINS = "com|org|net|edu|gov|info|io|dev|app|eu|de|at|ch|uk|us|fr|nl|biz|shop|ai"
 

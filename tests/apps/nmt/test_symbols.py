@@ -34,6 +34,17 @@ def echoed(pair, text):
     return layout.joined(texts)
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\u00a0"])
+@pytest.mark.parametrize("blank", [" ", "\u00a0", "\n"])
+def test_texts_in_capitals_are_read_as_sentences(blank, end):
+    """As a line of a file, which ends with its line break, is."""
+    text = f"THE DOG IS{blank}IN PARIS.{end}"
+    prepared = Prepared(Part(text), ("en", "de"), is_word=WORDS.__contains__)
+
+    assert clean(prepared.text) == "The dog is in paris."
+    assert prepared.match_form(["Der", "Hund."]) == ["DER", "HUND."]
+
+
 @pytest.mark.parametrize(
     ("source", "words", "expected"),
     [
@@ -113,6 +124,12 @@ def test_texts_take_time_in_proportion_to_their_length(piece):
     Layout(text, "en", split=True, has_symbols=True)
     # With the square of the length, it would be more than 10 s.
     assert time.process_time() - begin < 6
+
+
+@pytest.mark.parametrize("name", ["libfoo.so", "a-1.whl", "IMG_2.heic", "list.pdf"])
+def test_names_of_files_are_spans(name):
+    (span,) = find_spans(f"Open {name}, please. It is so.", "en")
+    assert (span.begin, span.end, span.kind) == (5, 5 + len(name), WORD)
 
 
 def test_spans_do_not_overlap_and_each_has_a_symbol_of_its_kind():
