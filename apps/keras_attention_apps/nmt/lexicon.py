@@ -33,6 +33,8 @@ FUNCTION_WORD_RARITY, MAX_RARITY = 4.0, 12.0
 # Least number of letters and of subwords of a name, and greatest number of letters per
 # subword.
 NAME_LENGTH, NAME_PIECES, NAME_PIECE_LENGTH = 4, 3, 2.5
+# A word of up to this many capital letters may be an abbreviation.
+LONGEST_ABBREVIATION = 5
 # Words without the "'s" of a genitive.
 _WORDS = re.compile("[^\\W\\d_]+(?:[-'\u2019](?!s\\b)[^\\W\\d_]+)*")
 # A first word before these is a verb.
@@ -163,6 +165,10 @@ class Lexicon:
         )
         return "".join(lines).encode()
 
+    def has(self, word: str) -> bool:
+        """Return whether the training text has a word of the source language."""
+        return stem(word) in self.entries
+
     def translates(self, source: str, word: str) -> bool:
         """Return whether a stem is a translation of a stem of the source language."""
         return word in self.entries.get(source, (0, ()))[1]
@@ -200,20 +206,24 @@ class Lexicon:
         """Return the begin and the end of each word that is probably a name to copy.
 
         It begins with a capital letter, the training text does not have it, and the
-        vocabulary takes it apart into short pieces.
+        vocabulary takes it apart into short pieces. An abbreviation in capital letters
+        may be in the training text, if it is its own translation.
         """
         matches = _WORDS.finditer(text)
         return [x.span() for x in matches if self._is_name(x, tokenizer)]
 
     def _is_name(self, match, tokenizer):
         word = match[0]
-        if len(word) < NAME_LENGTH or not word[0].isupper() or word.isupper():
+        if not word[0].isupper():
             return False
-        if stem(word) in self.entries:
+        count = len(tokenizer.encode(word)) - 1
+        if word.isupper():
+            is_copied = not self.has(word) or self.translates(stem(word), stem(word))
+            return is_copied and count > 1 and 1 < len(word) <= LONGEST_ABBREVIATION
+        if len(word) < NAME_LENGTH or self.has(word):
             return False
         if not match.start() and _AFTER_VERB.match(match.string, match.end()):
             return False
-        count = len(tokenizer.encode(word)) - 1
         return count >= NAME_PIECES and len(word) <= NAME_PIECE_LENGTH * count
 
     def copied(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from keras_attention_apps.nmt import symbols
+from keras_attention_apps.nmt.lexicon import LONGEST_ABBREVIATION
 from keras_attention_apps.nmt.locales import in_language
 from keras_attention_apps.nmt.spans import MONTHS, TIME, WORD, each_span, find_spans
 from keras_attention_apps.nmt.subwords import clean
@@ -43,8 +44,6 @@ _CAPITALISED = {
 _DIGITS = re.compile("[0-9]+")
 # Numbers up to this one are usually written in words.
 _SMALL_NUMBER = 12
-# A word of up to this many capital letters may be an abbreviation.
-_LONGEST_ABBREVIATION = 5
 
 _CLOSING = "\"'\u201d\u2019\u201c\u2018\u00bb\u00ab\u203a\u2039)\\]}"
 
@@ -277,6 +276,7 @@ class Prepared:
         *,
         has_symbols: bool = False,
         is_word: Callable[[str], bool] = bool,
+        is_ordinary: Callable[[str], bool] = bool,
         names: Sequence[tuple[int, int]] = (),
         reserved: Sequence[tuple[int, int]] = (),
     ):
@@ -284,7 +284,7 @@ class Prepared:
         self._is_word = is_word
         self._languages = languages
         text = part.text
-        self._is_upper = _is_upper(text, is_word)
+        self._is_upper = _is_upper(text, is_ordinary)
         if self._is_upper:
             text = _sentence_case(text, languages[0])
         self.originals: dict[str, Original] = {}
@@ -413,8 +413,11 @@ class Prepared:
         return restored, shares
 
 
-def _is_upper(text, is_word):
-    """Return whether a text is in capital letters, and is no abbreviation."""
+def _is_upper(text, is_ordinary):
+    """Return whether a text is in capital letters, and is no abbreviation.
+
+    A short word alone is an abbreviation unless `is_ordinary` returns true for it.
+    """
     letters = _LETTER.findall(text)
     if len(letters) < 2 or any(x.islower() for x in letters):
         return False
@@ -423,7 +426,7 @@ def _is_upper(text, is_word):
     words = re.findall("[^\\W\\d_]+", text)
     if len(words) > 1:
         return max(map(len, words)) > 2
-    return len(words[0]) > _LONGEST_ABBREVIATION or is_word(words[0].lower())
+    return len(words[0]) > LONGEST_ABBREVIATION or is_ordinary(words[0])
 
 
 def _sentence_case(text, language):

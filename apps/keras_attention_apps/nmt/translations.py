@@ -517,6 +517,19 @@ class BaseTranslator(Predictor):
         """Return whether a word is one subword."""
         return f"{WORD_BEGIN}{word}" in self._pieces
 
+    def _is_ordinary(self, word: str) -> bool:
+        """Return whether a word in capital letters is a word, not an abbreviation.
+
+        The training text has it, and the vocabulary takes it apart into fewer pieces
+        if it is not in capital letters.
+        """
+        lower = word.lower()
+        if not self._is_word(lower) and not (self.lexicon and self.lexicon.has(lower)):
+            return False
+        forms = lower, lower.capitalize(), word
+        *counts, count = (len(self.tokenizer.encode(form)) for form in forms)
+        return min(counts) < count
+
     @functools.cached_property
     def _pieces(self) -> frozenset[str]:
         return frozenset(self.tokenizer.pieces)
@@ -549,6 +562,7 @@ class BaseTranslator(Predictor):
             self.languages,
             has_symbols=self.has_symbols,
             is_word=self._is_word,
+            is_ordinary=self._is_ordinary,
             names=names,
             reserved=glossary.spans(part.text) if glossary else (),
         )

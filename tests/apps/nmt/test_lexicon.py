@@ -65,6 +65,30 @@ def test_words_that_should_have_been_translated_are_copied_words():
     assert lexicon.copied(["The"], ["Cat"]) == {}
 
 
+class Letters:
+    """Takes words apart into single letters, but for those of the text."""
+
+    def encode(self, word):
+        return [*([word] if word == "TV" else word), "</s>"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Anna sees Zoe.", []),
+        ("Anna sees Kowalczyk's cat.", ["Kowalczyk"]),
+        ("kowalczyk sees Kim.", []),
+        # Abbreviations are copied unless they have a translation, or one subword.
+        ("IBM and BMW on TV for UN, I.", ["IBM", "BMW"]),
+        ("PLEASEDO come.", []),
+    ],
+)
+def test_unknown_names_and_abbreviations_are_copied(text, expected):
+    entries = {"anna": (1, ["anna"]), "bmw": (2, ["bmw"]), "un": (3, ["uno"])}
+    spans = Lexicon(entries).names_in(text, Letters())
+    assert [text[begin:end] for begin, end in spans] == expected
+
+
 def test_the_rarity_is_that_of_the_frequency():
     # Of a million words, "a" is every tenth, and "b" every thousandth.
     entries = {"a": (100_000, ["x"]), "b": (1_000, ["y"]), "c": (899_000, ["z"])}

@@ -47,3 +47,16 @@ def test_the_litert_file_of_a_preset_gives_the_same_results():
         # The weights in the file are of int8.
         assert translation.score == pytest.approx(reference.score, abs=2e-2)
         np.testing.assert_allclose(translation.weights, reference.weights, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("pair", "words"),
+    [
+        ("en-de", {"BMW": "BMW", "NASA": "NASA", "YES": "JA", "HELLO": "HALLO"}),
+        ("de-en", {"BMW": "BMW", "ADAC": "ADAC", "JA": "YES", "ENDE": "END"}),
+    ],
+)
+def test_abbreviations_stay_and_words_in_capitals_are_translated(pair, words):
+    pytest.importorskip("ai_edge_litert")
+    translator = LiteTranslator.from_preset(f"tatoeba-multi30k-{pair}")
+    assert [x.text for x in translator.translate([*words])] == [*words.values()]

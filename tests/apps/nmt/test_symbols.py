@@ -20,6 +20,11 @@ CASES = Path(__file__).parent / "symbol_cases.json"
 WORDS = {"exit", "the"}
 
 
+def is_ordinary(word):
+    """Return whether a word in capital letters is no abbreviation."""
+    return word.lower() in WORDS
+
+
 def echoed(pair, text):
     """Return a text after a model that returns the words that it reads."""
     languages = tuple(pair.split("-"))
@@ -27,7 +32,11 @@ def echoed(pair, text):
     texts = []
     for part in layout.parts:
         prepared = Prepared(
-            part, languages, has_symbols=True, is_word=WORDS.__contains__
+            part,
+            languages,
+            has_symbols=True,
+            is_word=WORDS.__contains__,
+            is_ordinary=is_ordinary,
         )
         words = prepared.match_form(list(filter(None, clean(prepared.text).split(" "))))
         texts.append(" ".join(prepared.fill_symbols(words)[0]))
@@ -43,6 +52,16 @@ def test_texts_in_capitals_are_read_as_sentences(blank, end):
 
     assert clean(prepared.text) == "The dog is in paris."
     assert prepared.match_form(["Der", "Hund."]) == ["DER", "HUND."]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("EXIT", "Exit"), ("NASA", "NASA"), ("WELCOME", "Welcome"), ("THE EU", "The eu")],
+)
+def test_a_short_word_in_capitals_alone_may_be_an_abbreviation(text, expected):
+    prepared = Prepared(Part(text), ("en", "de"), is_ordinary=is_ordinary)
+
+    assert prepared.text == expected
 
 
 @pytest.mark.parametrize(
@@ -86,7 +105,9 @@ def test_the_static_page_has_the_same_rules(tmp_path):
             const languages = pair.split("-");
             const layout = new Layout(text, languages[0], true);
             return layout.joined(layout.parts.map((part) => {
-                const one = new Prepared(part, languages, true, (x) => words.has(x));
+                const isWord = (x) => words.has(x);
+                const isOrdinary = (x) => words.has(x.toLowerCase());
+                const one = new Prepared(part, languages, true, isWord, isOrdinary);
                 const read = clean(one.text).split(" ").filter((x) => x);
                 return one.fillSymbols(one.matchForm(read)).words.join(" ");
             }));

@@ -16,7 +16,7 @@ const CAPITALISED: Record<string, RegExp> = {
   de: /(?<![\p{L}\p{N}_])(?:januar|februar|m\u00e4rz|april|mai|juni|juli|august|september|oktober|november|dezember|montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|uhr)(?![\p{L}\p{N}_])/gu,
 };
 // A word of up to this many capital letters may be an abbreviation.
-const LONGEST_ABBREVIATION = 5;
+export const LONGEST_ABBREVIATION = 5;
 
 /** A sentence, with the parts of the text that `hold` replaced in it. */
 export interface Part {
@@ -98,14 +98,15 @@ export class Prepared {
     private readonly languages: Languages,
     hasSymbols: boolean,
     private readonly isWord: (word: string) => boolean,
-    isRare?: (word: string) => boolean,
+    isOrdinary: (word: string) => boolean,
+    isName?: (word: string) => boolean,
   ) {
     this.original = release(part.text, part.held);
-    this.isUpper = isInCapitals(part.text, isWord);
+    this.isUpper = isInCapitals(part.text, isOrdinary);
     this.text = this.isUpper ? sentenceCase(part.text, languages[0]) : part.text;
     if (hasSymbols) {
-      const rare = this.isUpper ? undefined : isRare;
-      const spans = allSpans(this.text, languages[0], rare);
+      const names = this.isUpper ? undefined : isName;
+      const spans = allSpans(this.text, languages[0], names);
       const { originals } = substitute(part.text, spans, part.held, languages);
       this.originals = originals;
       this.text = substitute(this.text, spans, part.held, languages).text;
@@ -166,8 +167,11 @@ export class Prepared {
 const isUpperCase = (text: string) => /\p{Lu}/u.test(text);
 const isLowerCase = (text: string) => /\p{Ll}/u.test(text);
 
-/** Return whether a text is in capital letters, and is no abbreviation. */
-function isInCapitals(text: string, isWord: (word: string) => boolean): boolean {
+/**
+ * Return whether a text is in capital letters, and is no abbreviation. A short word alone
+ * is an abbreviation unless `isOrdinary` returns true for it.
+ */
+function isInCapitals(text: string, isOrdinary: (word: string) => boolean): boolean {
   const letters = text.match(/\p{L}/gu) ?? [];
   if (letters.length < 2 || letters.some(isLowerCase)) return false;
   if (!letters.some(isUpperCase) || text.toLowerCase().length !== text.length) {
@@ -175,7 +179,7 @@ function isInCapitals(text: string, isWord: (word: string) => boolean): boolean 
   }
   const words = text.match(/\p{L}+/gu)!;
   if (words.length > 1) return Math.max(...words.map((word) => word.length)) > 2;
-  return words[0].length > LONGEST_ABBREVIATION || isWord(words[0].toLowerCase());
+  return words[0].length > LONGEST_ABBREVIATION || isOrdinary(words[0]);
 }
 
 /** Return a text in capital letters as a sentence. */

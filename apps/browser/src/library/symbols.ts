@@ -55,23 +55,23 @@ export function release(text: string, parts: string[]): string {
 // Words without the "'s" of a genitive.
 const WORDS = /\p{L}+(?:[-'\u2019](?!s(?![\p{L}\p{N}_]))\p{L}+)*/gu;
 
-/** Return the spans of a text, and the words that `isRare` says should be copied. */
+/** Return the spans of a text, and the words that `isName` says should be copied. */
 export function allSpans(
   text: string,
   language: string | undefined,
-  isRare?: (word: string) => boolean,
+  isName?: (word: string) => boolean,
 ): Span[] {
   const spans = findSpans(text, language);
-  if (!isRare) return spans;
+  if (!isName) return spans;
   const words = Array.from(text.matchAll(WORDS), ({ 0: word, index }) => ({
     begin: index,
     end: index + word.length,
     kind: WORD,
   })).filter(
     ({ begin, end }) =>
-      !spans.some((x) => x.begin < end && begin < x.end) && isRare(text.slice(begin, end)),
+      !spans.some((x) => x.begin < end && begin < x.end) && isName(text.slice(begin, end)),
   );
-  // Everything else comes before rare words where symbols are short.
+  // Everything else comes before names where symbols are short.
   const taken = spans.filter(({ kind }) => kind === WORD).length;
   const free = Math.max(SYMBOLS.get(WORD)!.length - taken, 0);
   return [...spans, ...words.slice(0, free)].sort((x, y) => x.begin - y.begin);

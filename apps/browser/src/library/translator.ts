@@ -4,12 +4,12 @@ import { Marker } from "./calibration";
 import type { Features } from "./confidence";
 import { Copying } from "./copying";
 import { doubts, translationFeatures, translationReason } from "./confidence_features";
-import { LEXICON, Lexicon } from "./lexicon";
+import { LEXICON, Lexicon, stem } from "./lexicon";
 import type { SentenceTranslator } from "./markup";
 import { entry, isCount } from "./model_file";
 import type { ModelFile } from "./model_file";
 import type { Hypothesis, Search } from "./search";
-import { Layout, Prepared } from "./parts";
+import { Layout, LONGEST_ABBREVIATION, Prepared } from "./parts";
 import type { Part } from "./parts";
 import { END, FILE_NAME, PAD, Subwords, WORD_BEGIN } from "./subwords";
 import type { Languages } from "./symbols";
@@ -20,7 +20,7 @@ import type { Translation } from "./types";
 // Maximum number of sentences of a text.
 const MAX_SENTENCES = 100;
 // A name has at least so many letters and subwords, of at most so many letters each.
-const [RARE_LENGTH, RARE_PIECES, RARE_PIECE_LENGTH] = [4, 3, 2.5];
+const [NAME_LENGTH, NAME_PIECES, NAME_PIECE_LENGTH] = [4, 3, 2.5];
 // A first word before these is a verb.
 const AFTER_VERB =
   /^ (?:du|ihr|dich|dir|euch|mich|mir|uns|sich|er|sie|es|wir)(?![\p{L}\p{N}_])/u;
@@ -187,22 +187,38 @@ export class TranslationModel implements SentenceTranslator {
     });
   }
 
-  /** Return whether a word is probably a name to copy; see `_is_rare` of Python. */
-  private isRare(word: string): boolean {
-    const characters = Array.from(word);
-    if (characters.length < RARE_LENGTH || !/^\p{Lu}/u.test(word)) return false;
-    if (!/\p{Ll}/u.test(word) || this.lexicon!.has(word)) return false;
+  /** Return whether a word is probably a name to copy; see `_is_name` of Python. */
+  private isName(word: string): boolean {
+    const lexicon = this.lexicon!;
+    const length = Array.from(word).length;
+    if (!/^\p{Lu}/u.test(word)) return false;
     const count = this.subwords.encode(word).length - 1;
-    return count >= RARE_PIECES && characters.length <= RARE_PIECE_LENGTH * count;
+    if (!/\p{Ll}/u.test(word)) {
+      const isCopied = !lexicon.has(word) || lexicon.translates(stem(word), stem(word));
+      return isCopied && count > 1 && length > 1 && length <= LONGEST_ABBREVIATION;
+    }
+    if (length < NAME_LENGTH || lexicon.has(word)) return false;
+    return count >= NAME_PIECES && length <= NAME_PIECE_LENGTH * count;
+  }
+
+  /** Return whether a word in capital letters is no abbreviation; see Python. */
+  private isOrdinary(word: string): boolean {
+    const lower = word.toLowerCase();
+    if (!this.pieces.has(WORD_BEGIN + lower) && !this.lexicon?.has(lower)) return false;
+    const forms = [lower, lower[0].toUpperCase() + lower.slice(1), word];
+    const counts = forms.map((form) => this.subwords.encode(form).length);
+    return Math.min(counts[0], counts[1]) < counts[2];
   }
 
   private prepared(part: Part): Prepared {
     const isWord = (word: string) => this.pieces.has(WORD_BEGIN + word);
-    const isRare =
+    const isOrdinary = (word: string) => this.isOrdinary(word);
+    const isName =
       this.lexicon &&
       ((word: string) =>
-        this.isRare(word) && !AFTER_VERB.test(part.text.replace(word, "")));
-    return new Prepared(part, this.languages, this.hasSymbols, isWord, isRare);
+        this.isName(word) && !AFTER_VERB.test(part.text.replace(word, "")));
+    const { languages, hasSymbols } = this;
+    return new Prepared(part, languages, hasSymbols, isWord, isOrdinary, isName);
   }
 
   private async translatePart(part: Part, nBest: number, language?: string) {
