@@ -37,6 +37,7 @@ NAME_LENGTH, NAME_PIECES, NAME_PIECE_LENGTH = 4, 3, 2.5
 LONGEST_ABBREVIATION = 5
 # Words without the "'s" of a genitive.
 _WORDS = re.compile("[^\\W\\d_]+(?:[-'\u2019](?!s\\b)[^\\W\\d_]+)*")
+_TWO_LETTERS = re.compile("[^\\W\\d_]{2}")
 # A first word before these is a verb.
 _AFTER_VERB = re.compile(" (?:du|ihr|dich|dir|euch|mich|mir|uns|sich|er|sie|es|wir)\\b")
 # Number of the bits of the index of a target word.
@@ -207,7 +208,8 @@ class Lexicon:
 
         It begins with a capital letter, the training text does not have it, and the
         vocabulary takes it apart into short pieces. An abbreviation in capital letters
-        may be in the training text, if it is its own translation.
+        may be in the training text, if it is its own translation. Single capital letters
+        but "I" are names in a text without longer words.
         """
         matches = _WORDS.finditer(text)
         return [x.span() for x in matches if self._is_name(x, tokenizer)]
@@ -216,10 +218,12 @@ class Lexicon:
         word = match[0]
         if not word[0].isupper():
             return False
+        if len(word) == 1:
+            return word != "I" and not _TWO_LETTERS.search(match.string)
         count = len(tokenizer.encode(word)) - 1
         if word.isupper():
             is_copied = not self.has(word) or self.translates(stem(word), stem(word))
-            return is_copied and count > 1 and 1 < len(word) <= LONGEST_ABBREVIATION
+            return is_copied and count > 1 and len(word) <= LONGEST_ABBREVIATION
         if len(word) < NAME_LENGTH or self.has(word):
             return False
         if not match.start() and _AFTER_VERB.match(match.string, match.end()):

@@ -81,6 +81,9 @@ class Letters:
         # Abbreviations are copied unless they have a translation, or one subword.
         ("IBM and BMW on TV for UN, I.", ["IBM", "BMW"]),
         ("PLEASEDO come.", []),
+        ("X", ["X"]),
+        ("A & B, x, I 2", ["A", "B"]),
+        ("plan B", []),
     ],
 )
 def test_unknown_names_and_abbreviations_are_copied(text, expected):

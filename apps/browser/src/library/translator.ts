@@ -188,14 +188,15 @@ export class TranslationModel implements SentenceTranslator {
   }
 
   /** Return whether a word is probably a name to copy; see `_is_name` of Python. */
-  private isName(word: string): boolean {
+  private isName(word: string, text: string): boolean {
     const lexicon = this.lexicon!;
     const length = Array.from(word).length;
     if (!/^\p{Lu}/u.test(word)) return false;
+    if (length === 1) return word !== "I" && !/\p{L}{2}/u.test(text);
     const count = this.subwords.encode(word).length - 1;
     if (!/\p{Ll}/u.test(word)) {
       const isCopied = !lexicon.has(word) || lexicon.translates(stem(word), stem(word));
-      return isCopied && count > 1 && length > 1 && length <= LONGEST_ABBREVIATION;
+      return isCopied && count > 1 && length <= LONGEST_ABBREVIATION;
     }
     if (length < NAME_LENGTH || lexicon.has(word)) return false;
     return count >= NAME_PIECES && length <= NAME_PIECE_LENGTH * count;
@@ -216,7 +217,7 @@ export class TranslationModel implements SentenceTranslator {
     const isName =
       this.lexicon &&
       ((word: string) =>
-        this.isName(word) && !AFTER_VERB.test(part.text.replace(word, "")));
+        this.isName(word, part.text) && !AFTER_VERB.test(part.text.replace(word, "")));
     const { languages, hasSymbols } = this;
     return new Prepared(part, languages, hasSymbols, isWord, isOrdinary, isName);
   }
