@@ -208,8 +208,8 @@ class Lexicon:
 
         It begins with a capital letter, the training text does not have it, and the
         vocabulary takes it apart into short pieces. An abbreviation in capital letters
-        may be in the training text, if it is its own translation. Single capital letters
-        but "I" are names in a text without longer words.
+        may be in the training text, if it is its own translation. In a text without
+        longer words, single capital letters are names, but for "I".
         """
         matches = _WORDS.finditer(text)
         return [x.span() for x in matches if self._is_name(x, tokenizer)]

@@ -281,6 +281,7 @@ class Prepared:
         reserved: Sequence[tuple[int, int]] = (),
     ):
         self._part = part
+        self._has_symbols = has_symbols
         self._is_word = is_word
         self._languages = languages
         text = part.text
@@ -341,7 +342,7 @@ class Prepared:
     @property
     def has_only_symbols(self) -> bool:
         """Whether nothing but symbols and marks is left to translate."""
-        return bool(self.originals) and not _LETTER.search(self.text)
+        return self._has_symbols and not _LETTER.search(self.text)
 
     def postprocess(self, aligned: AlignedWords) -> tuple[AlignedWords, list[str]]:
         """Return the words of a translation as they are read, and what is lost.

@@ -752,15 +752,15 @@ def joined_best(
 
 def _copied_translation(prepared: Prepared) -> Translation:
     """Return the translation of a sentence without words: its symbols, or nothing."""
-    words = clean(prepared.text).split(" ") if prepared.originals else []
+    text = clean(prepared.text) if prepared.has_only_symbols else ""
+    words = text.split(" ") if text else []
     source_words, _ = prepared.fill_symbols(words, is_source=True)
     words, _ = prepared.fill_symbols(words)
     weights = np.zeros((len(words), len(source_words)))
     for i in range(len(words)):
         weights[i, i * len(source_words) // len(words)] = 1.0
-    text = " ".join(words)
     return Translation(
-        text, source_words, words, 0.0, 0.0, weights, np.zeros(len(words))
+        " ".join(words), source_words, words, 0.0, 0.0, weights, np.zeros(len(words))
     )
 
 

@@ -53,10 +53,11 @@ def test_the_litert_file_of_a_preset_gives_the_same_results():
     ("pair", "words"),
     [
         ("en-de", {"BMW": "BMW", "NASA": "NASA", "YES": "JA", "HELLO": "HALLO"}),
+        ("en-de", {"X": "X", "Q&A": "Q&A", "?!": "?!", "\u2026": "\u2026"}),
         ("de-en", {"BMW": "BMW", "ADAC": "ADAC", "JA": "YES", "ENDE": "END"}),
     ],
 )
-def test_abbreviations_stay_and_words_in_capitals_are_translated(pair, words):
+def test_what_has_no_words_stays_and_words_in_capitals_are_translated(pair, words):
     pytest.importorskip("ai_edge_litert")
     translator = LiteTranslator.from_preset(f"tatoeba-multi30k-{pair}")
     assert [x.text for x in translator.translate([*words])] == [*words.values()]

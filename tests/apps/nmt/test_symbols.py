@@ -43,6 +43,20 @@ def echoed(pair, text):
     return layout.joined(texts)
 
 
+@pytest.mark.parametrize(
+    ("text", "has_symbols", "expected"),
+    [
+        ("?! ...", True, True),
+        ("12:30 \u2013 5 %", True, True),
+        ("a 5", True, False),
+        ("?!", False, False),
+    ],
+)
+def test_a_text_without_letters_needs_no_model(text, has_symbols, expected):
+    prepared = Prepared(Part(text), ("en", "de"), has_symbols=has_symbols)
+    assert prepared.has_only_symbols == expected
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\u00a0"])
 @pytest.mark.parametrize("blank", [" ", "\u00a0", "\n"])
 def test_texts_in_capitals_are_read_as_sentences(blank, end):

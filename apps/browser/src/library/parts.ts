@@ -96,7 +96,7 @@ export class Prepared {
   constructor(
     part: Part,
     private readonly languages: Languages,
-    hasSymbols: boolean,
+    private readonly hasSymbols: boolean,
     private readonly isWord: (word: string) => boolean,
     isOrdinary: (word: string) => boolean,
     isName?: (word: string) => boolean,
@@ -117,7 +117,7 @@ export class Prepared {
 
   /** Whether nothing but symbols and marks is left to translate. */
   get hasOnlySymbols(): boolean {
-    return this.originals.size > 0 && !LETTER.test(this.text);
+    return this.hasSymbols && !LETTER.test(this.text);
   }
 
   /** Return whether the words of a translation have each symbol once. */

@@ -367,7 +367,7 @@ function languagesOf(name: unknown): Languages {
 
 /** Return the translation of a sentence without words: its symbols. */
 function copied(prepared: Prepared): Translation {
-  const encoded = clean(prepared.text).split(" ");
+  const encoded = clean(prepared.text).split(" ").filter((word) => word);
   const { words: sourceWords } = prepared.fillSymbols(encoded, true);
   const { words } = prepared.fillSymbols(encoded);
   const weights = words.map((_, i) =>
