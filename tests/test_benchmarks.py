@@ -1,5 +1,6 @@
 """Every benchmark still runs: the part that measures our code, once."""
 
+import itertools
 import json
 import os
 import re
@@ -96,6 +97,19 @@ def test_backends_are_timed_beside_their_peers():
 def test_the_stages_of_a_caption_are_timed():
     stages = run("caption_latency.py", PHOTO, "--stages")
     assert stages["first caption"] > 0
+
+
+@pytest.mark.exhaustive
+def test_the_first_step_of_a_training_is_timed(tmp_path):
+    words = ["ape", "bee", "cat", "dog", "eel", "fox"]
+    lines = [" ".join(pair) for pair in itertools.product(words, repeat=2)]
+    for name in ("train.en", "train.de", "val.en", "val.de"):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    options = ["--text", tmp_path, "--pairs", "30", "--rounds", "1"]
+    *_, row = printed("first_step.py", *options).splitlines()
+    name, *seconds = [x.strip() for x in row.split("|")[1:-1]]
+    assert name == "`nmt train, 30 pairs`"
+    assert 0 < float(seconds[0]) <= float(seconds[1]) < float(seconds[2])
 
 
 @pytest.mark.parametrize(
