@@ -212,7 +212,11 @@ _LAST_CODES = (
     "[0-9]+(?:[-/][0-9]+){2,50}" + _END,
     f"[0-9]{{4,}}(?:[-/][0-9]+){{1,50}}{_END}|[0-9]+(?:[-/][0-9]{{4,}}){{1,50}}{_END}",
 )
-_SPACED_CODE = f"{_BEGIN}[A-Z]{{2,4}} [0-9]{{2,}}(?![0-9]*[.,:%\u20ac$]?[0-9]){_END}"
+# Not beside another word in capital letters: "HE IS 19" has no code.
+_SPACED_CODE = (
+    f"{_BEGIN}(?<![A-Z] )[A-Z]{{2,4}} [0-9]{{2,}}(?![0-9]*[.,:%\u20ac$]?[0-9]){_END}"
+    "(?! [A-Z]{2})"
+)
 _LAST_NUMBERS = (
     f"{_SIGNED}(?: ?[-\u2013\u2014/] ?{NUMERAL})?[{_FRACTIONS}]?|[{_FRACTIONS}]",
 )

@@ -167,6 +167,21 @@ def test_names_of_files_are_spans(name):
     assert (span.begin, span.end, span.kind) == (5, 5 + len(name), WORD)
 
 
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("Take LH 454 today.", ["LH 454"]),
+        ("LH 454", ["LH 454"]),
+        ("HE IS 19.", []),
+        ("BUS 12 IS LATE", []),
+    ],
+)
+def test_words_before_numbers_in_capitals_are_no_codes(text, codes):
+    spans = find_spans(text, "en")
+    words = [text[x.begin : x.end] for x in spans if x.kind == WORD]
+    assert words == codes
+
+
 def test_spans_do_not_overlap_and_each_has_a_symbol_of_its_kind():
     text = "At 2:30 p.m. {x} paid $5 for 3 of 4711-882, see https://a.b/c."
     spans = find_spans(text, "en")
