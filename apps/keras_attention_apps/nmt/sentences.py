@@ -42,6 +42,10 @@ _CAPITALISED = {
     ),
 }
 _DIGITS = re.compile("[0-9]+")
+# A title has at least so many capitalised words. Others have at most so many letters.
+_TITLE_WORDS, _SMALL_WORD = 3, 4
+_TITLE_WORD = re.compile("[^\\W\\d_]+(?:['\u2019][^\\W\\d_]+)*")
+_IS_I = re.compile("I['\u2019]")
 # Numbers up to this one are usually written in words.
 _SMALL_NUMBER = 12
 
@@ -277,6 +281,7 @@ class Prepared:
         has_symbols: bool = False,
         is_word: Callable[[str], bool] = bool,
         is_ordinary: Callable[[str], bool] = bool,
+        is_common: Callable[[str], bool] = lambda word: False,
         names: Sequence[tuple[int, int]] = (),
         reserved: Sequence[tuple[int, int]] = (),
     ):
@@ -288,6 +293,9 @@ class Prepared:
         self._is_upper = _is_upper(text, is_ordinary)
         if self._is_upper:
             text = _sentence_case(text, languages[0])
+        elif languages[0] == "en" and _is_title(text, is_common):
+            text = _title_as_sentence(text, is_common)
+        self._has_other_case = text != part.text
         self.originals: dict[str, Original] = {}
         self._unprotected: list[tuple[str, int]] = []
         if has_symbols:
@@ -311,7 +319,7 @@ class Prepared:
         substituted, originals = symbols.substitute(
             text, spans, part.held, self._languages
         )
-        if not self._is_upper:
+        if not self._has_other_case:
             return substituted, originals
         _, original_case = symbols.substitute(
             part.text, spans, part.held, self._languages
@@ -407,7 +415,7 @@ class Prepared:
         The words of a source have the case of the source.
         """
         restored, shares = symbols.restore(words, self.originals, is_source=is_source)
-        if is_source and self._is_upper:
+        if is_source and self._has_other_case:
             original = clean(self._part.original).split(" ")
             if len(original) == len(restored):
                 restored = original
@@ -441,6 +449,35 @@ def _sentence_case(text, language):
         return text
     position = match.start()
     return f"{text[:position]}{text[position].upper()}{text[position + 1 :]}"
+
+
+def _is_title(text, is_common):
+    """Return whether a text is an English title, such as "The Best Way to Learn".
+
+    Most words are capitalised, and all of more than four letters. Most of the
+    capitalised words after the first are common: usually in lower case.
+    """
+    words = [x for x in _TITLE_WORD.findall(text) if not x.isupper()]
+    capitalised = [x for x in words if x[0].isupper()]
+    if len(capitalised) < max(_TITLE_WORDS, (len(words) + 1) / 2):
+        return False
+    if any(x[0].islower() and len(x) > _SMALL_WORD for x in words):
+        return False
+    return sum(map(is_common, capitalised[1:])) > (len(capitalised) - 1) / 2
+
+
+def _title_as_sentence(text, is_common):
+    """Return a title with its common words in lower case, but for the first."""
+    first = _TITLE_WORD.search(text)
+
+    def lowered(match):
+        word = match[0]
+        if match.start() == first.start() or word.isupper() or _IS_I.match(word):
+            return word
+        lower = word.lower()
+        return lower if is_common(word) and len(lower) == len(word) else word
+
+    return _TITLE_WORD.sub(lowered, text)
 
 
 def _first_letter(text):

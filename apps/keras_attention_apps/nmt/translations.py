@@ -520,15 +520,28 @@ class BaseTranslator(Predictor):
     def _is_ordinary(self, word: str) -> bool:
         """Return whether a word in capital letters is a word, not an abbreviation.
 
-        The training text has it, and the vocabulary takes it apart into fewer pieces
-        if it is not in capital letters.
+        The model knows it, and takes it apart into fewer subwords if it is not in
+        capital letters.
         """
         lower = word.lower()
-        if not self._is_word(lower) and not (self.lexicon and self.lexicon.has(lower)):
-            return False
-        forms = lower, lower.capitalize(), word
-        *counts, count = (len(self.tokenizer.encode(form)) for form in forms)
-        return min(counts) < count
+        counts = map(self._subword_count, (lower, lower.capitalize()))
+        return self._knows(lower) and min(counts) < self._subword_count(word)
+
+    def _is_common(self, word: str) -> bool:
+        """Return whether a capitalised word is usually in lower case, unlike names.
+
+        The model knows it, and takes it apart into no more subwords then.
+        """
+        lower = word.lower()
+        is_short = self._subword_count(lower) <= self._subword_count(word)
+        return is_short and self._knows(lower)
+
+    def _knows(self, word: str) -> bool:
+        """Return whether a word is one subword, or in the training text."""
+        return self._is_word(word) or bool(self.lexicon and self.lexicon.has(word))
+
+    def _subword_count(self, word: str) -> int:
+        return len(self.tokenizer.encode(word))
 
     @functools.cached_property
     def _pieces(self) -> frozenset[str]:
@@ -563,6 +576,7 @@ class BaseTranslator(Predictor):
             has_symbols=self.has_symbols,
             is_word=self._is_word,
             is_ordinary=self._is_ordinary,
+            is_common=self._is_common,
             names=names,
             reserved=glossary.spans(part.text) if glossary else (),
         )

@@ -21,7 +21,7 @@ WORDS = {"exit", "the"}
 
 
 def is_ordinary(word):
-    """Return whether a word in capital letters is no abbreviation."""
+    """Return whether a word with capital letters is neither abbreviation nor name."""
     return word.lower() in WORDS
 
 
@@ -37,6 +37,7 @@ def echoed(pair, text):
             has_symbols=True,
             is_word=WORDS.__contains__,
             is_ordinary=is_ordinary,
+            is_common=is_ordinary,
         )
         words = prepared.match_form(list(filter(None, clean(prepared.text).split(" "))))
         texts.append(" ".join(prepared.fill_symbols(words)[0]))
@@ -76,6 +77,29 @@ def test_a_short_word_in_capitals_alone_may_be_an_abbreviation(text, expected):
     prepared = Prepared(Part(text), ("en", "de"), is_ordinary=is_ordinary)
 
     assert prepared.text == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The Best Exit", "The best exit"),
+        ("How I Exit the Best EU", "How I exit the best EU"),
+        ("“Best Exit” Is The Tom Exit", "“Best exit” Is the Tom exit"),
+        # Too few words; a long word in lower case; names; another language.
+        ("Best Exit", "Best Exit"),
+        ("The Best Exit without", "The Best Exit without"),
+        ("Exit Tom Jones Best", "Exit Tom Jones Best"),
+        ("Tom and the Best Exit is not in the Exit", None),
+    ],
+)
+def test_common_words_of_english_titles_are_read_in_lower_case(text, expected):
+    def is_common(word):
+        return word.lower() in {"best", "exit", "the"}
+
+    for languages in (("en", "de"), ("de", "en")):
+        prepared = Prepared(Part(text), languages, is_common=is_common)
+        is_read = expected if languages[0] == "en" else text
+        assert prepared.text == (is_read or text)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +145,8 @@ def test_the_static_page_has_the_same_rules(tmp_path):
             return layout.joined(layout.parts.map((part) => {
                 const isWord = (x) => words.has(x);
                 const isOrdinary = (x) => words.has(x.toLowerCase());
-                const one = new Prepared(part, languages, true, isWord, isOrdinary);
+                const known = [isWord, isOrdinary, isOrdinary];
+                const one = new Prepared(part, languages, true, ...known);
                 const read = clean(one.text).split(" ").filter((x) => x);
                 return one.fillSymbols(one.matchForm(read)).words.join(" ");
             }));

@@ -17,6 +17,9 @@ const CAPITALISED: Record<string, RegExp> = {
 };
 // A word of up to this many capital letters may be an abbreviation.
 export const LONGEST_ABBREVIATION = 5;
+// A title has at least so many capitalised words. Others have at most so many letters.
+const [TITLE_WORDS, SMALL_WORD] = [3, 4];
+const TITLE_WORD = /\p{L}+(?:['\u2019]\p{L}+)*/gu;
 
 /** A sentence, with the parts of the text that `hold` replaced in it. */
 export interface Part {
@@ -92,6 +95,7 @@ export class Prepared {
   readonly text: string;
   readonly originals: Originals = new Map();
   private readonly isUpper: boolean;
+  private readonly hasOtherCase: boolean;
 
   constructor(
     part: Part,
@@ -99,11 +103,17 @@ export class Prepared {
     private readonly hasSymbols: boolean,
     private readonly isWord: (word: string) => boolean,
     isOrdinary: (word: string) => boolean,
+    isCommon: (word: string) => boolean,
     isName?: (word: string) => boolean,
   ) {
     this.original = release(part.text, part.held);
     this.isUpper = isInCapitals(part.text, isOrdinary);
-    this.text = this.isUpper ? sentenceCase(part.text, languages[0]) : part.text;
+    this.text = part.text;
+    if (this.isUpper) this.text = sentenceCase(part.text, languages[0]);
+    else if (languages[0] === "en" && isTitle(part.text, isCommon)) {
+      this.text = titleAsSentence(part.text, isCommon);
+    }
+    this.hasOtherCase = this.text !== part.text;
     if (hasSymbols) {
       const names = this.isUpper ? undefined : isName;
       const spans = allSpans(this.text, languages[0], names);
@@ -156,7 +166,7 @@ export class Prepared {
   /** Return words with what the symbols stand for. */
   fillSymbols(words: string[], isSource = false) {
     const restoredWords = restore(words, this.originals, isSource);
-    if (isSource && this.isUpper) {
+    if (isSource && this.hasOtherCase) {
       const original = clean(this.original).split(" ");
       if (original.length === restoredWords.words.length) restoredWords.words = original;
     }
@@ -180,6 +190,31 @@ function isInCapitals(text: string, isOrdinary: (word: string) => boolean): bool
   const words = text.match(/\p{L}+/gu)!;
   if (words.length > 1) return Math.max(...words.map((word) => word.length)) > 2;
   return words[0].length > LONGEST_ABBREVIATION || isOrdinary(words[0]);
+}
+
+/**
+ * Return whether a text is an English title, such as "The Best Way to Learn".
+ *
+ * Most words are capitalised, and all of more than four letters. Most of the capitalised
+ * words after the first are common: usually in lower case.
+ */
+function isTitle(text: string, isCommon: (word: string) => boolean): boolean {
+  const words = (text.match(TITLE_WORD) ?? []).filter(isLowerCase);
+  const capitalised = words.filter((x) => /^\p{Lu}/u.test(x));
+  if (capitalised.length < Math.max(TITLE_WORDS, (words.length + 1) / 2)) return false;
+  if (words.some((x) => /^\p{Ll}/u.test(x) && x.length > SMALL_WORD)) return false;
+  const common = capitalised.slice(1).filter(isCommon).length;
+  return common > (capitalised.length - 1) / 2;
+}
+
+/** Return a title with its common words in lower case, but for the first. */
+function titleAsSentence(text: string, isCommon: (word: string) => boolean): string {
+  const first = text.search(TITLE_WORD);
+  return text.replace(TITLE_WORD, (word, position: number) => {
+    if (position === first || !isLowerCase(word) || /^I['\u2019]/.test(word)) return word;
+    const lower = word.toLowerCase();
+    return isCommon(word) && lower.length === word.length ? lower : word;
+  });
 }
 
 /** Return a text in capital letters as a sentence. */

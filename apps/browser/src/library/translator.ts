@@ -205,21 +205,37 @@ export class TranslationModel implements SentenceTranslator {
   /** Return whether a word in capital letters is no abbreviation; see Python. */
   private isOrdinary(word: string): boolean {
     const lower = word.toLowerCase();
-    if (!this.pieces.has(WORD_BEGIN + lower) && !this.lexicon?.has(lower)) return false;
-    const forms = [lower, lower[0].toUpperCase() + lower.slice(1), word];
-    const counts = forms.map((form) => this.subwords.encode(form).length);
-    return Math.min(counts[0], counts[1]) < counts[2];
+    const capitalised = lower[0].toUpperCase() + lower.slice(1);
+    const count = Math.min(this.subwordCount(lower), this.subwordCount(capitalised));
+    return this.knows(lower) && count < this.subwordCount(word);
+  }
+
+  /** Return whether a capitalised word is usually in lower case; see Python. */
+  private isCommon(word: string): boolean {
+    const lower = word.toLowerCase();
+    return this.knows(lower) && this.subwordCount(lower) <= this.subwordCount(word);
+  }
+
+  /** Return whether a word is one subword, or in the training text. */
+  private knows(word: string): boolean {
+    return this.pieces.has(WORD_BEGIN + word) || (this.lexicon?.has(word) ?? false);
+  }
+
+  private subwordCount(word: string): number {
+    return this.subwords.encode(word).length;
   }
 
   private prepared(part: Part): Prepared {
     const isWord = (word: string) => this.pieces.has(WORD_BEGIN + word);
     const isOrdinary = (word: string) => this.isOrdinary(word);
+    const isCommon = (word: string) => this.isCommon(word);
     const isName =
       this.lexicon &&
       ((word: string) =>
         this.isName(word, part.text) && !AFTER_VERB.test(part.text.replace(word, "")));
     const { languages, hasSymbols } = this;
-    return new Prepared(part, languages, hasSymbols, isWord, isOrdinary, isName);
+    const known = [isWord, isOrdinary, isCommon] as const;
+    return new Prepared(part, languages, hasSymbols, ...known, isName);
   }
 
   private async translatePart(part: Part, nBest: number, language?: string) {
