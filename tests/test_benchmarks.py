@@ -100,6 +100,16 @@ def test_the_stages_of_a_caption_are_timed():
 
 
 @pytest.mark.exhaustive
+def test_forms_of_a_text_are_translated(tmp_path):
+    (tmp_path / "en").write_text("The dog is here.\nThe cat is here.\n")
+    (tmp_path / "de").write_text("Der Hund ist hier.\nDie Katze ist hier.\n")
+    options = ["--source", tmp_path / "en", "--target", tmp_path / "de"]
+    rows = printed("text_forms.py", *options).splitlines()[2:]
+    assert len(rows) == 8
+    assert all("| 100.0 | 0% |" in row for row in rows), rows
+
+
+@pytest.mark.exhaustive
 def test_the_first_step_of_a_training_is_timed(tmp_path):
     words = ["ape", "bee", "cat", "dog", "eel", "fox"]
     lines = [" ".join(pair) for pair in itertools.product(words, repeat=2)]

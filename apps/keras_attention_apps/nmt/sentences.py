@@ -49,6 +49,17 @@ _IS_I = re.compile("I['\u2019]")
 # Numbers up to this one are usually written in words.
 _SMALL_NUMBER = 12
 
+# Pairs of marks around a whole text, and the quotation marks of languages.
+_ENCLOSING = {
+    "()",
+    '""',
+    "\u201c\u201d",
+    "\u201e\u201c",
+    "\u00ab\u00bb",
+    "\u00bb\u00ab",
+}
+_QUOTES = {"de": "\u201e\u201c", "en": '""'}
+
 _CLOSING = "\"'\u201d\u2019\u201c\u2018\u00bb\u00ab\u203a\u2039)\\]}"
 
 _CANDIDATE = re.compile(
@@ -201,14 +212,21 @@ class Layout:
     """A text as sentences, and what stands between them.
 
     Tabs separate cells; a bullet, a number or the mark of a heading before a cell is
-    not translated. A sentence with more spans than there are symbols is divided.
+    not translated, nor are brackets or quotation marks around it. A sentence with more
+    spans than there are symbols is divided.
 
     Attributes:
         parts: List of `Part`.
     """
 
     def __init__(
-        self, text: str, language: str | None, *, split: bool, has_symbols: bool
+        self,
+        text: str,
+        language: str | None,
+        *,
+        target: str | None = None,
+        split: bool,
+        has_symbols: bool,
     ):
         held: list[str] = []
         if has_symbols:
@@ -223,6 +241,11 @@ class Layout:
             if bullet:
                 cell = cell[len(bullet) :]
                 self._pieces.append(symbols.release(bullet.lstrip(), held))
+            opening, cell, closing = (
+                _enclosed(cell, target) if split else ("", cell, "")
+            )
+            if opening:
+                self._pieces.append(opening)
             sentences = split_sentences(cell) if split else [cell]
             if has_symbols:
                 sentences = [
@@ -231,6 +254,8 @@ class Layout:
                     for part in symbols.divided(sentence, language)
                 ]
             self._pieces.append([Part(sentence, held) for sentence in sentences])
+            if closing:
+                self._pieces.append(closing)
         self.parts = [
             x for piece in self._pieces if isinstance(piece, list) for x in piece
         ]
@@ -263,6 +288,19 @@ class Layout:
             else:
                 joined += join_sentences(next(waiting, "") for _ in piece)
         return joined
+
+
+def _enclosed(cell, target):
+    """Return the marks around a whole text in the form of a language, and its text.
+
+    They are the opening mark, the text without them, and the closing mark.
+    """
+    text = cell.strip()
+    marks, inner = text[:1] + text[-1:], text[1:-1]
+    if marks not in _ENCLOSING or set(marks) & set(inner) or not _LETTER.search(inner):
+        return "", cell, ""
+    opening, closing = marks if marks == "()" else _QUOTES.get(target, marks)
+    return opening, inner, closing
 
 
 class Prepared:
@@ -469,10 +507,11 @@ def _is_title(text, is_common):
 def _title_as_sentence(text, is_common):
     """Return a title with its common words in lower case, but for the first."""
     first = _TITLE_WORD.search(text)
+    begin = first.start() if first else 0
 
     def lowered(match):
         word = match[0]
-        if match.start() == first.start() or word.isupper() or _IS_I.match(word):
+        if match.start() == begin or word.isupper() or _IS_I.match(word):
             return word
         lower = word.lower()
         return lower if is_common(word) and len(lower) == len(word) else word

@@ -549,8 +549,10 @@ class BaseTranslator(Predictor):
 
     def layout(self, text: str, *, split: bool = True) -> Layout:
         """Return a text as sentences; with `split`, also as cells of a table."""
-        language = self.languages[0]
-        return Layout(text, language, split=split, has_symbols=self.has_symbols)
+        language, target = self.languages
+        return Layout(
+            text, language, target=target, split=split, has_symbols=self.has_symbols
+        )
 
     def token_count(self, sentence: str) -> int:
         """Return the number of subwords of a sentence, END included.

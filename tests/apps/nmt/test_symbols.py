@@ -28,7 +28,8 @@ def is_ordinary(word):
 def echoed(pair, text):
     """Return a text after a model that returns the words that it reads."""
     languages = tuple(pair.split("-"))
-    layout = Layout(text, languages[0], split=True, has_symbols=True)
+    source, target = languages
+    layout = Layout(text, source, target=target, split=True, has_symbols=True)
     texts = []
     for part in layout.parts:
         prepared = Prepared(
@@ -141,7 +142,7 @@ def test_the_static_page_has_the_same_rules(tmp_path):
         const words = new Set(WORDS);
         const found = JSON.parse(readFileSync(0, "utf8")).map(([pair, text]) => {
             const languages = pair.split("-");
-            const layout = new Layout(text, languages[0], true);
+            const layout = new Layout(text, languages[0], true, true, languages[1]);
             return layout.joined(layout.parts.map((part) => {
                 const isWord = (x) => words.has(x);
                 const isOrdinary = (x) => words.has(x.toLowerCase());

@@ -17,6 +17,14 @@ const CAPITALISED: Record<string, RegExp> = {
 };
 // A word of up to this many capital letters may be an abbreviation.
 export const LONGEST_ABBREVIATION = 5;
+// Pairs of marks around a whole text, and the quotation marks of languages.
+const ENCLOSING = new Set(
+  ["()", '""', "\u201c\u201d", "\u201e\u201c", "\u00ab\u00bb", "\u00bb\u00ab"],
+);
+const QUOTES = new Map<string | undefined, string>([
+  ["de", "\u201e\u201c"],
+  ["en", '""'],
+]);
 // A title has at least so many capitalised words. Others have at most so many letters.
 const [TITLE_WORDS, SMALL_WORD] = [3, 4];
 const TITLE_WORD = /\p{L}+(?:['\u2019]\p{L}+)*/gu;
@@ -38,6 +46,7 @@ export class Layout {
     language: string | undefined,
     hasSymbols: boolean,
     split = true,
+    target?: string,
   ) {
     const held = hasSymbols ? hold(text, language) : { text, parts: [] };
     const cells = split && held.text.trim() ? held.text.split("\t") : [held.text];
@@ -45,11 +54,15 @@ export class Layout {
       if (i) this.pieces.push("\t");
       const bullet = split ? bulletOf(cell, language) : "";
       if (bullet) this.pieces.push(release(bullet.trimStart(), held.parts));
-      const texts = split ? splitSentences(cell.slice(bullet.length)) : [cell];
+      const rest = cell.slice(bullet.length);
+      const [opening, inner, closing] = split ? enclosed(rest, target) : ["", rest, ""];
+      if (opening) this.pieces.push(opening);
+      const texts = split ? splitSentences(inner) : [inner];
       const sentences = texts.flatMap((sentence) =>
         hasSymbols ? withinSymbols(sentence, language) : [sentence],
       );
       this.pieces.push(sentences.map((x) => ({ text: x, held: held.parts })));
+      if (closing) this.pieces.push(closing);
     });
     this.parts = this.pieces.flatMap((x) => (typeof x === "string" ? [] : x));
   }
@@ -65,6 +78,17 @@ export class Layout {
       })
       .join("");
   }
+}
+
+/** Return the marks around a whole text in the form of a language, and its text. */
+function enclosed(cell: string, target?: string): [string, string, string] {
+  const text = cell.trim();
+  const inner = text.slice(1, -1);
+  let marks = text.slice(0, 1) + text.slice(-1);
+  const isEnclosed = ENCLOSING.has(marks) && ![...marks].some((x) => inner.includes(x));
+  if (!isEnclosed || !LETTER.test(inner)) return ["", cell, ""];
+  if (marks !== "()") marks = QUOTES.get(target) ?? marks;
+  return [marks[0], inner, marks[1]];
 }
 
 function bulletOf(cell: string, language: string | undefined): string {

@@ -119,7 +119,7 @@ export class TranslationModel implements SentenceTranslator {
     targetLanguage?: string,
   ): Promise<Translation[]> {
     const [language, rest] = this.addressed(text, targetLanguage);
-    const layout = new Layout(rest, this.languages[0], this.hasSymbols);
+    const layout = new Layout(rest, this.languages[0], this.hasSymbols, true, this.languages[1]);
     return this.translateParts(layout, nBest, language);
   }
 
