@@ -42,7 +42,8 @@ _CAPITALISED = {
     ),
 }
 _DIGITS = re.compile("[0-9]+")
-# A title has at least so many capitalised words. Others have at most so many letters.
+# Minimum number of capitalised words of a title, and maximum number of letters of its
+# words in lower case.
 _TITLE_WORDS, _SMALL_WORD = 3, 4
 _TITLE_WORD = re.compile("[^\\W\\d_]+(?:['\u2019][^\\W\\d_]+)*")
 _IS_I = re.compile("I['\u2019]")

@@ -25,7 +25,8 @@ const QUOTES = new Map<string | undefined, string>([
   ["de", "\u201e\u201c"],
   ["en", '""'],
 ]);
-// A title has at least so many capitalised words. Others have at most so many letters.
+// Minimum number of capitalised words of a title, and maximum number of letters of its
+// words in lower case.
 const [TITLE_WORDS, SMALL_WORD] = [3, 4];
 const TITLE_WORD = /\p{L}+(?:['\u2019]\p{L}+)*/gu;
 
