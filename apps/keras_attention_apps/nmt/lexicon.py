@@ -72,6 +72,11 @@ def _is_word(text):
     return sum(is_alpha for is_alpha, _ in itertools.groupby(text, str.isalpha)) == 1
 
 
+def _piece_count(word, tokenizer):
+    """Return the number of subwords of a word, without END."""
+    return len(tokenizer.encode(word)) - 1
+
+
 class Lexicon:
     """The words of a language with their frequency, and their translations.
 
@@ -220,14 +225,16 @@ class Lexicon:
             return False
         if len(word) == 1:
             return word != "I" and not _TWO_LETTERS.search(match.string)
-        count = len(tokenizer.encode(word)) - 1
+        # Most words are known, and need not be encoded.
         if word.isupper():
             is_copied = not self.has(word) or self.translates(stem(word), stem(word))
-            return is_copied and count > 1 and len(word) <= LONGEST_ABBREVIATION
+            is_short = is_copied and len(word) <= LONGEST_ABBREVIATION
+            return is_short and _piece_count(word, tokenizer) > 1
         if len(word) < NAME_LENGTH or self.has(word):
             return False
         if not match.start() and _AFTER_VERB.match(match.string, match.end()):
             return False
+        count = _piece_count(word, tokenizer)
         return count >= NAME_PIECES and len(word) <= NAME_PIECE_LENGTH * count
 
     def copied(

@@ -541,6 +541,7 @@ class BaseTranslator(Predictor):
         return self._is_word(word) or bool(self.lexicon and self.lexicon.has(word))
 
     def _subword_count(self, word: str) -> int:
+        """Return the number of subwords of a word, END included."""
         return len(self.tokenizer.encode(word))
 
     @functools.cached_property

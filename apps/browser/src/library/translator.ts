@@ -193,12 +193,15 @@ export class TranslationModel implements SentenceTranslator {
     const length = Array.from(word).length;
     if (!/^\p{Lu}/u.test(word)) return false;
     if (length === 1) return word !== "I" && !/\p{L}{2}/u.test(text);
-    const count = this.subwords.encode(word).length - 1;
+    // Most words are known, and need not be encoded.
+    const isKnown = lexicon.has(word);
     if (!/\p{Ll}/u.test(word)) {
-      const isCopied = !lexicon.has(word) || lexicon.translates(stem(word), stem(word));
-      return isCopied && count > 1 && length <= LONGEST_ABBREVIATION;
+      const isCopied = !isKnown || lexicon.translates(stem(word), stem(word));
+      const isShort = isCopied && length <= LONGEST_ABBREVIATION;
+      return isShort && this.subwordCount(word) - 1 > 1;
     }
-    if (length < NAME_LENGTH || lexicon.has(word)) return false;
+    if (length < NAME_LENGTH || isKnown) return false;
+    const count = this.subwordCount(word) - 1;
     return count >= NAME_PIECES && length <= NAME_PIECE_LENGTH * count;
   }
 
@@ -221,6 +224,7 @@ export class TranslationModel implements SentenceTranslator {
     return this.pieces.has(WORD_BEGIN + word) || (this.lexicon?.has(word) ?? false);
   }
 
+  /** Return the number of subwords of a word, END included. */
   private subwordCount(word: string): number {
     return this.subwords.encode(word).length;
   }
